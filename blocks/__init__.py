@@ -1,0 +1,1 @@
+"""Shipped blocks, one per file; hymo.registry finds them."""

@@ -1,0 +1,171 @@
+"""THE CONTRACT: what a block is, and what it is told.
+
+Shape legend, used as suffixes everywhere (`x_BTD`, `q_BTHK`):
+
+    B batch (rows)            T time (tokens in a row)     D d_model
+    H heads                   K key width of a head        V value width of a head
+    G key/value groups        S state width of a head      E experts
+    R low rank                N rows x tokens, flattened   F hidden width of an FFN
+    C chunk of time           P rotary pairs               W vocabulary
+
+A block is one registered class in one file, its `Config` nested in it. Four kinds exist:
+
+    mixer     forward(x_BTD, ctx) -> y_BTD     mixes over time, causal; may decode with step()
+    ffn       forward(x_BTD, ctx) -> y_BTD     acts on each token alone
+    position  forward(x_BTHK, ctx) -> x_BTHK   writes positions into the heads of a mixer
+    head      forward(hidden_BTD, tokens_BT, embed, ctx) -> [h1, h2, …]   extra prediction heads (multi-token prediction)
+
+No block owns a norm or a residual around itself: the stack does (hymo/model.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from hymo.recipe.tree import ModelConfig
+
+Kind = Literal["mixer", "ffn", "position", "head"]
+KINDS: tuple[Kind, ...] = ("mixer", "ffn", "position", "head")
+
+
+class BlockConfig(BaseModel):
+    """The configuration of one block: frozen, unknown keys refused, every field described (the description becomes the JSON schema's).
+
+    Each subclass declares `type: Literal["name"] = "name"`, the name it registers under.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    type: str
+
+    def check(self, layer: LayerInfo, model: ModelConfig) -> None:
+        """Cross-field rules, run when the recipe is loaded, never at build. Raise RecipeError saying what must hold."""
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """Where a block stands. Everything a block may know of the model around it at build time."""
+
+    index: int                      # 0-based position in the stack
+    symbol: str                     # the pattern letter
+    ordinal: int                    # 0-based among the layers of the same symbol
+    model: ModelConfig              # the model's own settings: d_model, vocab_size, max_seq_len, rope, …
+
+    @property
+    def name(self) -> str:
+        """Logical name of the layer: symbol + ordinal ("M0"), so that swapping two layers moves their weights with them."""
+        return f"{self.symbol}{self.ordinal}"
+
+    @property
+    def d_model(self) -> int:
+        return self.model.d_model
+
+
+@dataclass
+class Context:
+    """What every block of one forward pass shares. New cross-cutting facts become fields here, never `**kwargs`.
+
+    positions_BT   int64, the position of each token inside its own document
+    documents_BT   int32 or None; equal numbers in a row are one document (contiguous). Nothing flows between documents. None: one document a row
+    training_step  True while training (capacity and balancing apply), False in evaluation and decoding
+    losses         auxiliary losses by name, already weighted: the stack adds them to the training loss
+    metrics        detached scalars by name, for the log (`moe/drop_frac`, …)
+    cache          scratch shared by the layers of this pass (rotation tables, attention masks), keyed by its owner
+    """
+
+    positions_BT: Tensor
+    documents_BT: Tensor | None = None
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def for_tokens(shape: tuple[int, int], device: torch.device | str, documents_BT: Tensor | None = None, start_pos: int = 0) -> Context:
+        """Positions counted from `start_pos`, restarting at each document of a row."""
+        b, t = shape
+        index = torch.arange(t, device=device).expand(b, t)
+        if documents_BT is None:
+            return Context(index + start_pos)
+        first = torch.ones_like(documents_BT, dtype=torch.bool)
+        first[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+        begin = torch.where(first, index, 0).cummax(dim=1).values
+        return Context(index - begin + start_pos, documents_BT)
+
+    @property
+    def starts_BT(self) -> Tensor | None:
+        """True at the first token of each document that begins inside a row (never at t = 0); None when rows hold one document."""
+        if self.documents_BT is None:
+            return None
+        if "starts" not in self.cache:
+            starts = torch.zeros_like(self.documents_BT, dtype=torch.bool)
+            starts[:, 1:] = self.documents_BT[:, 1:] != self.documents_BT[:, :-1]
+            self.cache["starts"] = starts
+        return self.cache["starts"]
+
+
+class Block(nn.Module):
+    """Base class of every registered block.
+
+    A subclass nests `Config`, takes `(config, layer)` and implements `forward`. Accounting has no default on purpose: a silent zero would
+    corrupt every equal-FLOPs comparison.
+    """
+
+    Config: ClassVar[type[BlockConfig]]
+    kind: ClassVar[Kind]            # set by @register
+    name: ClassVar[str]             # set by @register
+
+    def __init__(self, config: BlockConfig, layer: LayerInfo) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = layer
+
+    # -- accounting ---------------------------------------------------------------------------------------------------------------
+    def mixing_flops(self, context: int) -> float:
+        """Forward FLOPs per token spent outside `nn.Linear`-shaped products, averaged over a sequence of `context` tokens (causal work
+        counted as done: half of a square). Linear products are counted from the parameters; see hymo/cost.py."""
+        raise NotImplementedError(f"{type(self).__name__} must state mixing_flops")
+
+    def state_elems(self, context: int) -> int:
+        """Numbers kept per sequence while decoding at `context` tokens (a KV cache grows with it, a recurrent state does not)."""
+        raise NotImplementedError(f"{type(self).__name__} must state state_elems")
+
+    def active_fraction(self, parameter: str) -> float:
+        """Share of the parameter of this name that one token uses; 1 unless experts are routed (2 of 16 selected: 0.125)."""
+        return 1.0
+
+    # -- initialisation -----------------------------------------------------------------------------------------------------------
+    def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
+        """Fill own parameter `name` (path inside the block) in place from `generator`; return False to take PyTorch's default.
+
+        Runs on CPU under no_grad. Each parameter has a generator of its own, seeded by (run seed, logical name)."""
+        return False
+
+    def init_buffers(self) -> None:
+        """Fill every buffer, after the module left the meta device."""
+
+    # -- training hooks -----------------------------------------------------------------------------------------------------------
+    def after_optimizer_step(self, reduce_sum: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Called once per optimizer step (not per micro-batch). `reduce_sum` sums a tensor over all ranks. Returns metrics."""
+        return {}
+
+    # -- decoding (mixers) --------------------------------------------------------------------------------------------------------
+    def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> Any:
+        """State before the first token, for step()."""
+        raise NotImplementedError(f"{type(self).__name__} cannot decode")
+
+    def step(self, x_BTD: Tensor, state: Any, ctx: Context) -> tuple[Tensor, Any]:
+        """Advance by T >= 1 tokens (1 while sampling, more while reading a prompt): equals `forward` on the whole, cut anywhere."""
+        raise NotImplementedError(f"{type(self).__name__} cannot decode")
+
+    # -- residual -----------------------------------------------------------------------------------------------------------------
+    @property
+    def owns_residual(self) -> bool:
+        """True when the block's output already replaces the identity path; the stack then leaves `x +` out."""
+        return False

@@ -1,0 +1,151 @@
+"""The recipe as a tree of frozen settings. Every key that a recipe may hold is a field here or in a block's `Config`; nothing else is accepted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+
+from hymo.block import BlockConfig
+from hymo.registry import BlockField
+
+Mixer = Annotated[SerializeAsAny[BlockConfig], BlockField("mixer")]
+Ffn = Annotated[SerializeAsAny[BlockConfig], BlockField("ffn", default="none")]
+Position = Annotated[SerializeAsAny[BlockConfig], BlockField("position", default="rope")]
+Head = Annotated[SerializeAsAny[BlockConfig], BlockField("head", default="mtp")]
+
+
+class Settings(BaseModel):
+    """Base of every node: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class LayerConfig(Settings):
+    """One kind of layer: what mixes over time, and what acts on each token after it."""
+
+    mixer: Mixer = Field(description="block that mixes over time")
+    ffn: Ffn = Field(default_factory=lambda: "none", description="block that acts on each token; `none` leaves the sub-layer out")
+
+
+class ModelConfig(Settings):
+    """The stack and everything its blocks share."""
+
+    vocab_size: int = Field(gt=0, description="rows of the embedding; at least the tokenizer's size")
+    d_model: int = Field(gt=0, description="width of the residual stream")
+    pattern: str = Field(description='layer symbols, e.g. "MGGG*8": `*N` repeats the run or (group) before it; runs are separated by spaces')
+    layers: dict[str, LayerConfig] = Field(description="what each symbol of the pattern stands for")
+    overrides: dict[str, dict[str, Any] | str] = Field(default={}, description="changes to layers by position: 5, '3,7', '3:28:4', 'before:M', 'after:M', 'M[0]', 'all'")
+    swap: list[tuple[int, int]] = Field(default=[], description="pairs of positions that change places after the pattern is read, e.g. [[0, 1]]")
+    max_seq_len: int = Field(default=4096, gt=0, description="longest context trained on, tokens")
+    rope: Position = Field(default_factory=lambda: "rope", description="position encoding of every mixer that does not name its own")
+    mtp: Head = Field(default_factory=lambda: {"type": "mtp", "depth": 0, "weights": []}, description="extra prediction heads")
+    tie_embeddings: bool = Field(default=True, description="the output head is the embedding matrix")
+    softcap: float = Field(default=15.0, ge=0, description="logits are softcap*tanh(x/softcap); 0 turns it off")
+    norm_eps: float = Field(default=1e-6, gt=0, description="epsilon of every RMSNorm")
+
+
+class NormuonConfig(Settings):
+    """NorMuon / Muon on the 2-D hidden matrices of the mixers."""
+
+    lr: float = Field(gt=0, description="peak learning rate")
+    scaling: Literal["rms_norm", "spectral"] = Field(description="shape scaling: 0.2*sqrt(max(out,in)) or sqrt(out/in). Required: the same lr differs 6.4-fold between them on a 1024x1024 matrix")
+    momentum: float = Field(default=0.95, ge=0, lt=1, description="momentum decay")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="decay of the row-wise second moment")
+    nesterov: bool = Field(default=False, description="Nesterov momentum")
+    ns_steps: int = Field(default=5, gt=0, description="Newton-Schulz iterations")
+    eps: float = Field(default=1e-8, gt=0, description="added to the row-wise root mean square")
+    weight_decay: float = Field(default=0.1, ge=0, description="decoupled, times the learning rate")
+
+
+class AdamwConfig(Settings):
+    """AdamW on everything else."""
+
+    lr: float = Field(gt=0, description="peak learning rate")
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="decay of the first and second moment")
+    eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(default=0.1, ge=0, description="decoupled, times the learning rate; none on A_log, D, norms, scales, biases")
+
+
+class OptimizerConfig(Settings):
+    """Which rule moves which weight."""
+
+    hidden: Literal["normuon", "muon", "adamw"] = Field(default="normuon", description="rule for the 2-D hidden matrices of the mixers")
+    experts: Literal["adamw", "normuon"] = Field(default="adamw", description="rule for the routed experts' matrices; `normuon` follows `hidden`")
+    normuon: NormuonConfig = Field(description="settings of normuon and muon")
+    adamw: AdamwConfig = Field(description="settings of AdamW")
+    grad_clip: float = Field(default=1.0, ge=0, description="global gradient norm limit; 0 turns clipping off")
+
+
+class ScheduleConfig(Settings):
+    """Warmup, stable, decay (WSD); the three fractions sum to 1."""
+
+    warmup_frac: float = Field(default=0.01, ge=0, le=1, description="share of the steps that warm up linearly")
+    stable_frac: float = Field(default=0.79, ge=0, le=1, description="share of the steps at the peak")
+    decay_frac: float = Field(default=0.20, ge=0, le=1, description="share of the steps that decay")
+    decay: Literal["1-sqrt", "linear"] = Field(default="1-sqrt", description="shape of the decay")
+    final: float = Field(default=0.0, ge=0, le=1, description="multiplier that the decay ends at")
+
+
+class DataConfig(Settings):
+    """Where tokens come from. `data=builtin` on the command line is short for `data.source=builtin`."""
+
+    source: str = Field(default="builtin", description="builtin · a file, folder or glob of .txt/.jsonl/.parquet · a folder of token shards · hf:<dataset id>[:<config>] · synthetic:<task>")
+    validation: str | None = Field(default=None, description="source of the held-out text; by default a fixed share of the documents of `source`")
+    validation_frac: float = Field(default=0.05, gt=0, lt=1, description="share of documents (files) held out when `validation` is not given")
+    field: str = Field(default="text", description="field that holds the text in JSONL, Parquet and datasets")
+    tokenizer: str = Field(default="bytes", description="bytes · a tokenizer.json · auto:N trains a byte-level BPE of N entries on the training text and caches it")
+    options: dict[str, Any] = Field(default={}, description="settings of a synthetic task")
+    shuffle: bool = Field(default=True, description="documents in an order drawn from the seed; false keeps the source's order")
+    max_epochs: float = Field(default=4.0, gt=0, description="refuse a budget that reads the data more often than this")
+
+
+class TrainConfig(Settings):
+    """How long and how the model is trained. Exactly one of tokens and steps is set."""
+
+    tokens: int | None = Field(default=None, gt=0, description="training budget in tokens")
+    steps: int | None = Field(default=None, gt=0, description="training budget in optimizer steps")
+    seq_len: int = Field(default=4096, gt=0, description="tokens in a row, T")
+    tokens_per_step: int = Field(default=524288, gt=0, description="tokens an optimizer step sees over all devices")
+    micro_batch: int | Literal["auto"] = Field(default="auto", description="rows a device takes at once; auto: the largest that fits")
+    dtype: Literal["auto", "bf16", "fp32"] = Field(default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32")
+    device: str = Field(default="auto", description="auto · cpu · cuda")
+    threads: int | None = Field(default=None, gt=0, description="CPU threads; by default torch's own choice")
+    compile: bool | Literal["auto"] = Field(default="auto", description="torch.compile each layer; auto: on a GPU")
+    checkpoint_activations: bool = Field(default=False, description="recompute each layer in the backward pass instead of keeping its activations")
+    on_bad_loss: Literal["stop", "skip", "rollback"] = Field(default="stop", description="what a loss or gradient that is not finite does")
+
+
+class EvalConfig(Settings):
+    """Validation during training."""
+
+    every: int | None = Field(default=None, gt=0, description="steps between validations; by default ten in a run")
+    tokens: int = Field(default=1_048_576, gt=0, description="held-out tokens a validation reads, always the same ones")
+    probes: list[str] = Field(default=[], description="probes to run on the trained model")
+
+
+class RunConfig(Settings):
+    """Bookkeeping. Nothing here changes the result, the seed apart."""
+
+    seed: int = Field(default=0, ge=0, description="seed of the initial weights and the data order")
+    output: str = Field(default="runs", description="folder for run folders")
+    experiment: str = Field(default="hymo", description="MLflow experiment")
+    tracking: str = Field(default="auto", description="MLflow tracking address; auto: sqlite:///mlflow.db in the working folder; none: no tracking")
+    log_every: int = Field(default=1, gt=0, description="steps between logged metrics")
+    checkpoint_every: int | None = Field(default=None, gt=0, description="steps between checkpoints; by default ten in a run")
+    keep_last: int = Field(default=2, gt=0, description="newest checkpoints kept")
+    keep_every: int | None = Field(default=None, gt=0, description="also keep every checkpoint whose step is a multiple of this")
+
+
+class Recipe(Settings):
+    """A recipe with its scale applied and its overrides merged."""
+
+    name: str = Field(description="the run's name")
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    train: TrainConfig
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    run: RunConfig = Field(default_factory=RunConfig)
+    blocks: list[str] = Field(default=[], description="Python files with further blocks, relative to the recipe; they are code and run with --allow-code or from the project's own folder")
