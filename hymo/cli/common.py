@@ -1,0 +1,84 @@
+"""What several commands share: the words that name a recipe, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hymo.errors import HymoError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hymo.recipe import Recipe
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE…]", help="a recipe's file or shipped name (v1_0 if left out), then dotted overrides such as model.mtp.depth=1"),
+]
+Scale = Annotated[str | None, typer.Option("--scale", metavar="NAME", help="size to use, one of the recipe's `scales`, or `full` for the recipe as written")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="let the recipe import its own block files from outside this folder: they are code")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="MLflow run id or a unique prefix of it, a run's name, or its folder")]
+Output = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="where run folders are")]
+
+DEFAULT_RECIPE = "v1_0"
+
+
+def split_words(words: list[str] | None) -> tuple[str, list[str]]:
+    """`recipe a=1 b=2` -> ("recipe", ["a=1", "b=2"]); without a recipe the shipped v1_0."""
+    words = list(words or [])
+    names = [word for word in words if "=" not in word or Path(word).is_file()]
+    if len(names) > 1:
+        raise HymoError(f"one recipe is taken, but got {' and '.join(map(repr, names))}; an override is written KEY=VALUE")
+    return (names[0] if names else DEFAULT_RECIPE), [word for word in words if word not in names]
+
+
+def load(words: list[str] | None, scale: str | None, allow_code: bool = False) -> Recipe:
+    """The recipe that the words of a command line name."""
+    from hymo.recipe import load_recipe
+
+    name, overrides = split_words(words)
+    return load_recipe(name, overrides, scale=scale, allow_code=allow_code)
+
+
+def console() -> Console:
+    """Rich's console on stdout: tables on a terminal and in a pipe alike, colour only on a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def si(value: float) -> str:
+    """1234567 -> '1.23 M': three digits and the usual letter."""
+    for factor, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def in_bytes(value: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1024**power:
+            return f"{value / 1024**power:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def in_time(seconds: float) -> str:
+    """4000 -> '1 h 7 min': the two largest units."""
+    units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    for (name, size), (below, less) in zip(units, [*units[1:], ("", 0)], strict=True):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            part = int(rest // less) if less else 0
+            return f"{whole:.0f} {name}" + (f" {part} {below}" if part else "")
+    return f"{seconds:.1f} s"
