@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["mixer", "ffn", "position", "head"]
 KINDS: tuple[Kind, ...] = ("mixer", "ffn", "position", "head")
+Shared = TypeVar("Shared")
 
 
 class BlockConfig(BaseModel):
@@ -73,41 +74,85 @@ class Context:
     """What every block of one forward pass shares. New cross-cutting facts become fields here, never `**kwargs`.
 
     positions_BT   int64, the position of each token inside its own document
-    documents_BT   int32 or None; equal numbers in a row are one document (contiguous). Nothing flows between documents. None: one document a row
-    training_step  True while training (capacity and balancing apply), False in evaluation and decoding
+    documents_BT   int or None; equal numbers in a row are one document (contiguous). Nothing flows between documents. None: one document a row
+    past           decoding only: the context of every token that was read before this pass (`whole` of the pass before); None at the start
     losses         auxiliary losses by name, already weighted: the stack adds them to the training loss
     metrics        detached scalars by name, for the log (`moe/drop_frac`, …)
-    cache          scratch shared by the layers of this pass (rotation tables, attention masks), keyed by its owner
+    cache          scratch shared by the layers of this pass (rotation tables, attention masks); see `once`
+
+    Whether capacity, balancing and the like apply is `self.training` of the block, as everywhere in torch.
     """
 
     positions_BT: Tensor
     documents_BT: Tensor | None = None
+    past: Context | None = None
     losses: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     cache: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod
-    def for_tokens(shape: tuple[int, int], device: torch.device | str, documents_BT: Tensor | None = None, start_pos: int = 0) -> Context:
-        """Positions counted from `start_pos`, restarting at each document of a row."""
+    def for_tokens(
+        shape: tuple[int, int],
+        device: torch.device | str,
+        documents_BT: Tensor | None = None,
+        start_pos: int = 0,
+        past: Context | None = None,
+    ) -> Context:
+        """Context of a (B, T) pass: positions count from `start_pos` and restart at each document of a row.
+
+        With `past` they go on from the last token read, as long as its document does. Raises ValueError when only one of the two passes
+        names documents.
+        """
         b, t = shape
         index = torch.arange(t, device=device).expand(b, t)
+        if past is not None and (past.documents_BT is None) != (documents_BT is None):
+            raise ValueError(f"all passes of a decode, or none, must name documents, but got {documents_BT=} after {past.documents_BT=}")
+        onset = past.positions_BT[:, -1:] + 1 if past is not None else torch.full((b, 1), start_pos, device=device)
         if documents_BT is None:
-            return Context(index + start_pos)
-        first = torch.ones_like(documents_BT, dtype=torch.bool)
-        first[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
-        begin = torch.where(first, index, 0).cummax(dim=1).values
-        return Context(index - begin + start_pos, documents_BT)
+            return Context(index + onset, past=past)
+        context = Context(index, documents_BT, past)
+        starts = context.starts_BT
+        assert starts is not None
+        begin = torch.where(starts, index, 0).cummax(dim=1).values
+        opened = starts.cumsum(dim=1) > 0           # a document began since the pass did: the past no longer counts
+        context.positions_BT = index - begin + torch.where(opened, start_pos, onset)
+        return context
 
     @property
     def starts_BT(self) -> Tensor | None:
-        """True at the first token of each document that begins inside a row (never at t = 0); None when rows hold one document."""
+        """True at the first token of each document that begins after another one (at t = 0 only when `past` ended in another document);
+        None when rows hold one document."""
         if self.documents_BT is None:
             return None
-        if "starts" not in self.cache:
-            starts = torch.zeros_like(self.documents_BT, dtype=torch.bool)
-            starts[:, 1:] = self.documents_BT[:, 1:] != self.documents_BT[:, :-1]
-            self.cache["starts"] = starts
-        return self.cache["starts"]
+        documents = self.documents_BT
+
+        def starts() -> Tensor:
+            before = documents[:, :1] if self.past is None or self.past.documents_BT is None else self.past.documents_BT[:, -1:]
+            return documents != torch.cat([before, documents[:, :-1]], dim=1)
+
+        return self.once("starts", starts)
+
+    @property
+    def whole(self) -> Context:
+        """Context of every token so far, this pass's included: what a key cache spans, and the `past` of the next pass."""
+        past = self.past
+        if past is None:
+            return self
+
+        def join() -> Context:
+            documents = None
+            if self.documents_BT is not None and past.documents_BT is not None:
+                documents = torch.cat([past.documents_BT, self.documents_BT], dim=1)
+            return Context(torch.cat([past.positions_BT, self.positions_BT], dim=1), documents)
+
+        return self.once("whole", join)
+
+    def once(self, key: Any, make: Callable[[], Shared]) -> Shared:
+        """The value of `key` for this pass: `make()` the first time, shared by every later layer that asks."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        value: Shared = self.cache[key]
+        return value
 
 
 class Block(nn.Module):
@@ -129,7 +174,8 @@ class Block(nn.Module):
     # -- accounting ---------------------------------------------------------------------------------------------------------------
     def mixing_flops(self, context: int) -> float:
         """Forward FLOPs per token spent outside `nn.Linear`-shaped products, averaged over a sequence of `context` tokens (causal work
-        counted as done: half of a square). Linear products are counted from the parameters; see hymo/cost.py."""
+        counted as done: half of a square). Linear products are counted from the parameters; see hymo/cost.py. Norms, activations and
+        rotations count nowhere."""
         raise NotImplementedError(f"{type(self).__name__} must state mixing_flops")
 
     def state_elems(self, context: int) -> int:
@@ -157,7 +203,7 @@ class Block(nn.Module):
 
     # -- decoding (mixers) --------------------------------------------------------------------------------------------------------
     def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> Any:
-        """State before the first token, for step()."""
+        """State before the first token, for step(): tensors, or a tuple, list or dict of them, `state_elems(0)` numbers a sequence in all."""
         raise NotImplementedError(f"{type(self).__name__} cannot decode")
 
     def step(self, x_BTD: Tensor, state: Any, ctx: Context) -> tuple[Tensor, Any]:
