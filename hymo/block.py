@@ -79,6 +79,7 @@ class Context:
     losses         auxiliary losses by name, already weighted: the stack adds them to the training loss
     metrics        detached scalars by name, for the log (`moe/drop_frac`, …)
     cache          scratch shared by the layers of this pass (rotation tables, attention masks); see `once`
+    recomputing    True while activation checkpointing runs a layer again in the backward pass: statistics must not count twice
 
     Whether capacity, balancing and the like apply is `self.training` of the block, as everywhere in torch.
     """
@@ -89,6 +90,7 @@ class Context:
     losses: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     cache: dict[Any, Any] = field(default_factory=dict)
+    recomputing: bool = False
 
     @staticmethod
     def for_tokens(
@@ -185,6 +187,10 @@ class Block(nn.Module):
     def active_fraction(self, parameter: str) -> float:
         """Share of the parameter of this name that one token uses; 1 unless experts are routed (2 of 16 selected: 0.125)."""
         return 1.0
+
+    def component(self, parameter: str) -> str | None:
+        """Row of the parameter table that the parameter of this name belongs to; None: the row of its layer's mixer."""
+        return self.name
 
     # -- initialisation -----------------------------------------------------------------------------------------------------------
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
