@@ -1,0 +1,79 @@
+"""Gated linear recurrence with a rank-one log decay: the mixer of GDN layers.
+
+    H_t = exp(g_t·A) ⊙ H_{t−1} + b_t ⊗ v_t        state (S, D) of one head, float32
+    o_t = c_tᵀ H_t
+
+This is gated linear attention (Yang et al. 2023, arXiv:2312.06635) whose log decay g_t·A has rank one: a gate in (0, 1) per token and head,
+a negative rate per head and state row. It has no delta (erase) term.
+
+**Chunks.** Unrolled, o_t = Σ_{u ≤ t} P_tu v_u with P_tu = Σ_s c_ts b_us exp(A_s (g_{u+1} + … + g_t)). T tokens are cut into chunks of C; the pairs
+inside a chunk are matrix products, and what comes from before it is the one state that enters:
+
+    enter    o_t   += (c_t ⊙ exp(A (g_1 + … + g_t)))ᵀ H
+    leave    H     ← exp(A (g_1 + … + g_C)) ⊙ H + Σ_u (b_u ⊙ exp(A (g_{u+1} + … + g_C))) ⊗ v_u
+
+**Levels.** P does not factor into c'·b' safely: exp(A·g) reaches e^−40 in one token, so splitting the exponent at a far point divides zero by zero.
+It does factor at any point between u and t. At level L = 1, 2, 4, … C/2 cut the chunk into blocks of 2L: tokens of the upper half meet tokens of the
+lower half at the boundary between them, and both factors have exponents ≤ 0. Two tokens meet at exactly one level, the highest bit in which t and u
+differ, so log2(C) masked products X Xᵀ give all of P, where row t of X holds the decayed c_t (upper half) or b_t (lower half). The exponents are
+sums of gates between a token and a boundary, formed without differences of cumulative sums, so nothing cancels.
+
+**Backward.** P and the states are computed again. With dP_tu = do_t·v_u made symmetric, a level's gradient is dX = (dP masked) X, and X ⊙ dX is the
+gradient of its exponents; each goes to the gates in that exponent's sum. The states' gradients are the same recurrence run backwards.
+
+**Documents.** `starts` marks tokens before which the state is zeroed: a decay that is exactly zero, in every sum of gates that contains that token.
+"""
+
+import torch
+from torch import Tensor
+
+from hymo.errors import KernelUnavailable, did_you_mean
+from hymo.ops.gated_recurrence.chunked import gated_recurrence_chunked
+from hymo.ops.gated_recurrence.interface import OperandError, check_operands
+from hymo.ops.gated_recurrence.reference import gated_recurrence_reference
+
+__all__ = ["IMPLS", "OperandError", "gated_recurrence", "resolve_impl"]
+
+IMPLEMENTATIONS = {"reference": gated_recurrence_reference, "chunked": gated_recurrence_chunked}
+IMPLS = ("auto", "reference", "chunked", "triton")
+
+
+def resolve_impl(impl: str, device: torch.device | str) -> str:
+    """The implementation that `impl` means on `device`: "auto" is Triton on a CUDA device and chunked PyTorch elsewhere.
+
+    Raises KernelUnavailable with the reason when the one that was asked for by name cannot run there.
+    """
+    if impl not in IMPLS:
+        raise KernelUnavailable(f"impl must be one of {', '.join(IMPLS)}, but got {impl=}{did_you_mean(impl, IMPLS)}")
+    kind = torch.device(device).type
+    if impl == "auto":
+        return "triton" if kind == "cuda" else "chunked"
+    return impl
+
+
+def gated_recurrence(
+    v_BTHD: Tensor,
+    b_BTHS: Tensor,
+    c_BTHS: Tensor,
+    g_BTH: Tensor,
+    A_HS: Tensor,
+    *,
+    initial_state_BHSD: Tensor | None = None,
+    starts_BT: Tensor | None = None,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """H_t = exp(g_t·A) ⊙ H_{t−1} + b_t ⊗ v_t,  o_t = c_tᵀ H_t; returns (o_BTHD, H_T as final_state_BHSD).
+
+    v_BTHD, b_BTHS, c_BTHS   values, keys and queries, one head width D and state width S for all heads
+    g_BTH                    decay gates in [0, 1]
+    A_HS                     decay rates <= 0, per head and state row
+    initial_state_BHSD       the state before the first token; zero when None
+    starts_BT                bool, True where a document starts: the state is zeroed before that token
+    impl                     "reference" | "chunked" | "triton" | "auto"; see resolve_impl
+
+    o has v's dtype; the state is float32 (float64 for float64 operands). Gradients flow to v, b, c, g, A and the initial state, from both
+    results. Raises OperandError for shapes that do not fit, KernelUnavailable for a kernel that cannot run.
+    """
+    check_operands(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
+    run = IMPLEMENTATIONS[resolve_impl(impl, v_BTHD.device)]
+    return run(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
