@@ -1,0 +1,164 @@
+"""Tokenizers: text to numbers and back without losing a byte.
+
+Raw bytes, or a byte-level BPE kept as a `tokenizer.json` of the `tokenizers` library. Both know 256 single-byte tokens, so there is no unknown
+token. `<|endoftext|>` ends each document and belongs to it; written out inside a text it is plain text, never the token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hymo.errors import DataError
+
+Tokens = np.ndarray[Any, np.dtype[Any]]
+
+END_OF_TEXT = "<|endoftext|>"
+END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")     # what others call it, tried in this order
+
+
+class Tokenizer(ABC):
+    """What every tokenizer answers. `token_bytes[i]` are the bytes that token i stands for; b"" for special tokens."""
+
+    name: str
+    fingerprint: str            # 16 hex digits; changes with anything that changes the numbers
+    eot_id: int
+    token_bytes: list[bytes]
+
+    @abstractmethod
+    def encode_many(self, documents: Sequence[bytes]) -> list[Tokens]:
+        """The tokens of each document, `<|endoftext|>` not included."""
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; `<|endoftext|>` is not appended."""
+        return [int(i) for i in self.encode_many([text.encode("utf-8", "surrogatepass")])[0]]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The exact bytes of tokens; special tokens are empty."""
+        return b"".join(self.token_bytes[i] for i in ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 (half a character, say) show as U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.token_bytes)
+
+    @cached_property
+    def bytes_per_token(self) -> Tensor:
+        """(W) int64: bytes of text that each token stands for, 0 for special tokens: the denominator of bits per byte."""
+        return torch.tensor([len(b) for b in self.token_bytes])
+
+
+class BytesTokenizer(Tokenizer):
+    """Token i < 256 is byte i; 256 is `<|endoftext|>`."""
+
+    name = "bytes"
+    fingerprint = hashlib.sha256(b"bytes+endoftext").hexdigest()[:16]
+    eot_id = 256
+
+    def __init__(self) -> None:
+        self.token_bytes = [bytes([i]) for i in range(256)] + [b""]
+
+    def encode_many(self, documents: Sequence[bytes]) -> list[Tokens]:
+        return [np.frombuffer(document, np.uint8).astype(np.uint16) for document in documents]
+
+
+def byte_alphabet() -> list[str]:
+    """The printable character that byte-level BPE writes for each byte (GPT-2's table): printable Latin-1 is itself, the rest follow from U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    rest = iter(range(0x100, 0x200))
+    return [chr(b) if b in printable else chr(next(rest)) for b in range(256)]
+
+
+class JsonTokenizer(Tokenizer):
+    """A byte-level `tokenizer.json`.
+
+    Its library reads str only. Bytes that are not UTF-8 therefore pass it by and become their own single-byte tokens: any bytes come back.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        from tokenizers import Tokenizer as Library
+
+        try:
+            spec = json.loads(text)
+            self._library = Library.from_str(text)
+        except Exception as error:        # the library raises bare Exception for whatever it cannot read
+            reason = str(error).splitlines()[0][:200]
+            raise DataError(f"a tokenizer must be a tokenizer.json of the `tokenizers` library, but got {name!r}: {reason}") from None
+        _must_be_byte_level(spec, name)
+        self._library.encode_special_tokens = True      # `<|endoftext|>` inside a text is text
+        self._library.no_truncation()
+        self._library.no_padding()
+        self.name = name
+        self.fingerprint = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+
+        ids = self._library.get_vocab(with_added_tokens=True)
+        special = {token.content for token in self._library.get_added_tokens_decoder().values() if token.special}
+        to_byte = {c: b for b, c in enumerate(byte_alphabet())}
+        self.token_bytes = [b""] * (max(ids.values()) + 1)
+        for token, i in ids.items():
+            if token not in special:
+                spelt = all(c in to_byte for c in token)        # added tokens are written as text, not in the byte alphabet
+                self.token_bytes[i] = bytes(to_byte[c] for c in token) if spelt else token.encode()
+        missing = [b for b, c in enumerate(byte_alphabet()) if c not in ids]
+        if missing:
+            raise DataError(f"a tokenizer must hold all 256 bytes, or text would be lost, but got {name!r} without {len(missing)} of them (first: {missing[0]:#04x})")
+        self._byte_ids = np.array([ids[c] for c in byte_alphabet()], np.uint32)
+        end = next((n for n in END_NAMES if n in special), None)
+        if end is None:
+            raise DataError(f"a tokenizer must have an end-of-text token, but got {name!r} without any of {', '.join(END_NAMES)}; add one as a special token")
+        self.eot_id = ids[end]
+
+    def encode_many(self, documents: Sequence[bytes]) -> list[Tokens]:
+        try:
+            texts = [document.decode() for document in documents]
+        except UnicodeDecodeError:
+            return [self._encode_bytes(document) for document in documents]
+        encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(e.ids, np.uint32) for e in encodings]
+
+    def _encode_bytes(self, document: bytes) -> Tokens:
+        """Stretches of UTF-8 through the library, the bytes between them one token each."""
+        parts: list[Tokens] = [np.empty(0, np.uint32)]
+        for text, stray in re.findall("([^\udc80-\udcff]+)|([\udc80-\udcff]+)", document.decode("utf-8", "surrogateescape")):
+            if text:
+                parts.append(np.array(self._library.encode(text, add_special_tokens=False).ids, np.uint32))
+            else:
+                parts.append(self._byte_ids[np.frombuffer(stray.encode("utf-8", "surrogateescape"), np.uint8)])
+        return np.concatenate(parts)
+
+
+def _must_be_byte_level(spec: Any, name: str) -> None:
+    """Refuse tokenizers that lose text: WordPiece, SentencePiece, or a space put in front."""
+    pre = (spec.get("pre_tokenizer") or {}) if isinstance(spec, dict) else {}
+    steps = [step for step in pre.get("pretokenizers", [pre]) if step.get("type") == "ByteLevel"]
+    if not steps:
+        raise DataError(f"a tokenizer must be byte-level, or text would be lost, but got {name!r} with pre_tokenizer {pre.get('type')!r}; `hymo tokenizer train` makes one")
+    if any(step.get("add_prefix_space", True) for step in steps):
+        raise DataError(f"a tokenizer must keep text as it is, but got {name!r} with add_prefix_space: true; set it to false in the file")
+
+
+def read_tokenizer(path: Path | str) -> Tokenizer:
+    """The tokenizer in a `tokenizer.json`, or in a folder that holds one."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "tokenizer.json"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"data.tokenizer must be `bytes`, `auto:N` or a tokenizer.json that exists, but got {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"a tokenizer.json must be readable UTF-8, but got {str(path)!r}: {error}") from None
+    return JsonTokenizer(text, str(path))
