@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE] [KEY=VALUE…]", help="a recipe's file or shipped name (v1_0 if left out), then dotted overrides such as model.mtp.depth=1"),
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE…]", help="a recipe's file or shipped name (default v1_0), then overrides such as model.mtp.depth=1"),
 ]
-Scale = Annotated[str | None, typer.Option("--scale", metavar="NAME", help="size to use, one of the recipe's `scales`, or `full` for the recipe as written")]
+Scale = Annotated[str | None, typer.Option("--scale", metavar="NAME", help="one of the recipe's `scales`, or `full` for the recipe as written")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="let the recipe import its own block files from outside this folder: they are code")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="MLflow run id or a unique prefix of it, a run's name, or its folder")]
