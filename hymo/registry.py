@@ -5,12 +5,15 @@ A block is discovered from three places: the `blocks` package beside hymo, entry
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,32 +67,71 @@ def build(kind: Kind, config: BlockConfig, layer: LayerInfo) -> Block:
     return get(kind, config.type)(config, layer)
 
 
-def discover(files: Iterable[Path] = ()) -> None:
-    """Import every block there is: shipped, by entry point, and the given files. Importing a file runs its code."""
+def discover(files: Iterable[Path] = ()) -> list[Path]:
+    """Import every block there is: shipped, by entry point, and the given files. Importing a file runs its code.
+
+    Returns those of `files` that were not imported before. Raises RegistryError, with file and line, for code that does not import.
+    """
     global _discovered
     if not _discovered:
         _discovered = True          # first, because blocks ask the registry while they are imported
-        package = importlib.import_module("blocks")
-        for module in pkgutil.iter_modules(package.__path__):
-            if not module.name.startswith("_"):
-                importlib.import_module(f"blocks.{module.name}")
-        for entry in importlib.metadata.entry_points(group="hymo.blocks"):
-            entry.load()
-    for file in files:
-        path = Path(file).resolve()
-        module_name = f"hymo_user_blocks.{path.stem}_{abs(hash(str(path))):x}"
-        if module_name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise RegistryError(f"a recipe's block file must be a Python file that exists, but got {str(file)!r}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            _import_shipped()
         except BaseException:
-            del sys.modules[module_name]
+            _discovered = False     # the next call says again what is wrong, instead of missing a block
             raise
+    return [file for file in files if _import_file(Path(file))]
+
+
+def _import_shipped() -> None:
+    package = importlib.import_module("blocks")
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            with _faults_of(Path(package.__path__[0]) / f"{module.name}.py"):
+                importlib.import_module(f"blocks.{module.name}")
+    for entry in importlib.metadata.entry_points(group="hymo.blocks"):
+        with _faults_of(f"entry point {entry.name} = {entry.value}"):
+            entry.load()
+
+
+def _import_file(file: Path) -> bool:
+    """Run a user's block file, once per process; True when it ran now."""
+    path = file.resolve()
+    name = f"hymo_user_blocks.{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return False
+    if path.suffix != ".py" or not path.is_file():
+        raise RegistryError(f"a recipe's block file must be a Python file that exists, but got {str(file)!r}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    known = dict(_blocks)
+    sys.modules[name] = module
+    try:
+        with _faults_of(path):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        _blocks.clear()
+        _blocks.update(known)       # a file that failed halfway leaves nothing behind
+        raise
+    return True
+
+
+@contextlib.contextmanager
+def _faults_of(source: Path | str) -> Iterator[None]:
+    """Anything wrong with a block's code is its author's to mend: one RegistryError with file and line."""
+    try:
+        yield
+    except RegistryError:
+        raise
+    except SyntaxError as error:
+        raise RegistryError(f"a block file must be valid Python, but {error.filename}:{error.lineno} has {error.msg!r}") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(source)]
+        place = f"{source}:{lines[-1]}" if lines else str(source)
+        raise RegistryError(f"a block file must import without error, but {place} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
 class BlockField(BeforeValidator):

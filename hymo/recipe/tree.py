@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, WithJsonSchema
 
 from hymo.block import BlockConfig
 from hymo.registry import BlockField
@@ -15,10 +16,34 @@ Position = Annotated[SerializeAsAny[BlockConfig], BlockField("position", default
 Head = Annotated[SerializeAsAny[BlockConfig], BlockField("head", default="mtp")]
 
 
-class Settings(BaseModel):
-    """Base of every node: frozen, unknown keys refused."""
+UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+MAX_DIM = 2**24         # no width, vocabulary or context is larger; a larger number is a slip of the hand
+MAX_TOKENS = 10**16
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+def count(raw: object) -> object:
+    """30B, 2.5M or 16k as a whole number (k M B T are powers of 1000; Ki Mi Gi are powers of 1024); everything else is left as it is."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(k|M|B|T|Ki|Mi|Gi)", raw) if isinstance(raw, str) else None
+    if match is None:
+        return raw
+    value = float(match[1]) * UNITS[match[2]]
+    if value != int(value):
+        raise ValueError(f"a count must be a whole number, but got {raw}")
+    return int(value)
+
+
+Count = Annotated[int, BeforeValidator(count), WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(k|M|B|T|Ki|Mi|Gi)$"}]})]
+
+
+def pairs(raw: object) -> object:
+    """[0, 1] is short for [[0, 1]]."""
+    return [raw] if isinstance(raw, list) and len(raw) == 2 and all(isinstance(item, int) for item in raw) else raw
+
+
+class Settings(BaseModel):
+    """Base of every node: frozen, unknown keys refused, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class LayerConfig(Settings):
@@ -31,13 +56,13 @@ class LayerConfig(Settings):
 class ModelConfig(Settings):
     """The stack and everything its blocks share."""
 
-    vocab_size: int = Field(gt=0, description="rows of the embedding; at least the tokenizer's size")
-    d_model: int = Field(gt=0, description="width of the residual stream")
+    vocab_size: int = Field(gt=0, le=MAX_DIM, description="rows of the embedding; at least the tokenizer's size")
+    d_model: int = Field(gt=0, le=MAX_DIM, description="width of the residual stream")
     pattern: str = Field(description='layer symbols, e.g. "MGGG*8": `*N` repeats the run or (group) before it; runs are separated by spaces')
     layers: dict[str, LayerConfig] = Field(description="what each symbol of the pattern stands for")
     overrides: dict[str, dict[str, Any] | str] = Field(default={}, description="changes to layers by position: 5, '3,7', '3:28:4', 'before:M', 'after:M', 'M[0]', 'all'")
-    swap: list[tuple[int, int]] = Field(default=[], description="pairs of positions that change places after the pattern is read, e.g. [[0, 1]]")
-    max_seq_len: int = Field(default=4096, gt=0, description="longest context trained on, tokens")
+    swap: Annotated[list[tuple[int, int]], BeforeValidator(pairs)] = Field(default=[], description="pairs of positions that change places after the pattern is read, e.g. [0, 1] or [[0, 1], [4, 5]]")
+    max_seq_len: Count = Field(default=4096, gt=0, le=MAX_DIM, description="longest context trained on, tokens")
     rope: Position = Field(default_factory=lambda: "rope", description="position encoding of every mixer that does not name its own")
     mtp: Head = Field(default_factory=lambda: {"type": "mtp", "depth": 0, "weights": []}, description="extra prediction heads")
     tie_embeddings: bool = Field(default=True, description="the output head is the embedding matrix")
@@ -103,10 +128,10 @@ class DataConfig(Settings):
 class TrainConfig(Settings):
     """How long and how the model is trained. Exactly one of tokens and steps is set."""
 
-    tokens: int | None = Field(default=None, gt=0, description="training budget in tokens")
-    steps: int | None = Field(default=None, gt=0, description="training budget in optimizer steps")
-    seq_len: int = Field(default=4096, gt=0, description="tokens in a row, T")
-    tokens_per_step: int = Field(default=524288, gt=0, description="tokens an optimizer step sees over all devices")
+    tokens: Count | None = Field(default=None, gt=0, le=MAX_TOKENS, description="training budget in tokens: a number, or 2M, 30B")
+    steps: int | None = Field(default=None, gt=0, le=MAX_TOKENS, description="training budget in optimizer steps")
+    seq_len: Count = Field(default=4096, gt=0, le=MAX_DIM, description="tokens in a row, T")
+    tokens_per_step: Count = Field(default=524288, gt=0, le=MAX_TOKENS, description="tokens an optimizer step sees over all devices")
     micro_batch: int | Literal["auto"] = Field(default="auto", description="rows a device takes at once; auto: the largest that fits")
     dtype: Literal["auto", "bf16", "fp32"] = Field(default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32")
     device: str = Field(default="auto", description="auto · cpu · cuda")
@@ -120,7 +145,7 @@ class EvalConfig(Settings):
     """Validation during training."""
 
     every: int | None = Field(default=None, gt=0, description="steps between validations; by default ten in a run")
-    tokens: int = Field(default=1_048_576, gt=0, description="held-out tokens a validation reads, always the same ones")
+    tokens: Count = Field(default=1_048_576, gt=0, le=MAX_TOKENS, description="held-out tokens a validation reads, always the same ones")
     probes: list[str] = Field(default=[], description="probes to run on the trained model")
 
 
@@ -141,11 +166,11 @@ class Recipe(Settings):
     """A recipe with its scale applied and its overrides merged."""
 
     name: str = Field(description="the run's name")
-    model: ModelConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
-    data: DataConfig = Field(default_factory=DataConfig)
-    train: TrainConfig
-    eval: EvalConfig = Field(default_factory=EvalConfig)
-    run: RunConfig = Field(default_factory=RunConfig)
+    model: ModelConfig = Field(description="the stack and its blocks")
+    optimizer: OptimizerConfig = Field(description="which rule moves which weight, and how fast")
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig, description="learning rate over the run")
+    data: DataConfig = Field(default_factory=DataConfig, description="where tokens come from")
+    train: TrainConfig = Field(description="how long and how")
+    eval: EvalConfig = Field(default_factory=EvalConfig, description="validation")
+    run: RunConfig = Field(default_factory=RunConfig, description="bookkeeping")
     blocks: list[str] = Field(default=[], description="Python files with further blocks, relative to the recipe; they are code and run with --allow-code or from the project's own folder")

@@ -1,0 +1,75 @@
+"""Pydantic's findings as one line each: where, what must hold, what was given, and what was perhaps meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hymo.errors import RecipeError, did_you_mean
+from hymo.recipe.keys import settings_at
+from hymo.recipe.reading import Keys
+
+Places = Mapping[Keys, str]
+
+
+def nearest(places: Places, keys: Keys) -> str | None:
+    """The place of `keys`, or of the closest setting above it."""
+    for length in range(len(keys), -1, -1):
+        if keys[:length] in places:
+            return places[keys[:length]]
+    return None
+
+
+def explain(error: ValidationError, root: type[BaseModel], raw: Any, places: Places, prefix: Keys = ()) -> RecipeError:
+    """The first finding as a RecipeError. `prefix` says where in the recipe `root` stands.
+
+    A key that is not known comes first: it is most often the misspelt key that another finding says is missing.
+    """
+    findings = list(_flatten(error, ()))
+    findings.sort(key=lambda finding: finding[1]["type"] != "extra_forbidden")
+    loc, detail = findings[0]
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return RecipeError(_message(loc, detail, root, raw, prefix) + more, nearest(places, prefix + loc))
+
+
+def _flatten(error: ValidationError, prefix: Keys) -> Any:
+    """(keys, finding) pairs; a block's own findings arrive wrapped in the finding of the field that holds it."""
+    for detail in error.errors(include_url=False):
+        loc = prefix + tuple(str(part) for part in detail["loc"])
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, ValidationError):
+            yield from _flatten(cause, loc)
+        else:
+            yield loc, detail
+
+
+def _message(loc: Keys, detail: Any, root: type[BaseModel], raw: Any, prefix: Keys) -> str:
+    name = ".".join(prefix + loc)
+    parent = ".".join(prefix + loc[:-1])
+    kind, given = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        settings = settings_at(root, raw, loc[:-1])
+        hint = did_you_mean(loc[-1], settings.model_fields if settings else ())
+        return f"{parent or 'a recipe'} must hold only known keys, but got {loc[-1]!r}{hint}"
+    if kind == "missing":
+        settings = settings_at(root, raw, loc[:-1])
+        described = settings.model_fields[loc[-1]].description if settings and loc[-1] in settings.model_fields else None
+        return f"{name} must be given" + (f": {described}" if described else "")
+    if kind in ("model_type", "dict_type"):
+        return f"{name} must be a mapping of settings, but got {shorten(given)}"
+    if kind == "value_error":
+        return f"{name}: {detail['ctx']['error']}"
+    message = detail["msg"].replace("Input should", "must").replace("Value should", "must")
+    if kind == "literal_error" and isinstance(given, str):
+        settings = settings_at(root, raw, loc[:-1])
+        hint = did_you_mean(given, detail["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")) if settings else ""
+        return f"{name} {message}, but got {shorten(given)}" + (hint if "did you mean" in hint else "")
+    return f"{name} {message}, but got {shorten(given)}"
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """repr(value), cut to one short line."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,65 @@
+"""What must hold between settings, and what every block asks of its neighbours. Each field alone is pydantic's business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hymo.block import LayerInfo
+from hymo.errors import RecipeError
+from hymo.recipe.explain import Places, nearest
+from hymo.recipe.reading import Keys
+from hymo.recipe.stack import ResolvedLayer, resolve_stack
+from hymo.recipe.tree import Recipe
+
+
+def check(recipe: Recipe, places: Places) -> None:
+    """Raise RecipeError, with the place, for the first rule that `recipe` breaks."""
+    for keys, message in _broken(recipe):
+        raise RecipeError(message, nearest(places, keys))
+    stack = resolve_stack(recipe.model, places)
+    _check_unused(recipe, stack, places)
+    _check_blocks(recipe, stack, places)
+
+
+def _broken(recipe: Recipe) -> Iterator[tuple[Keys, str]]:
+    train, schedule, model = recipe.train, recipe.schedule, recipe.model
+    if (train.tokens is None) == (train.steps is None):
+        yield ("train",), f"exactly one of train.tokens and train.steps must be given, but got {train.tokens=}, {train.steps=}"
+    if train.seq_len > model.max_seq_len:
+        yield ("train", "seq_len"), f"train.seq_len must be at most model.max_seq_len={model.max_seq_len}, but got {train.seq_len=}"
+    if train.tokens_per_step % train.seq_len:
+        yield ("train", "tokens_per_step"), f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"
+    fractions = (schedule.warmup_frac, schedule.stable_frac, schedule.decay_frac)
+    if not math.isclose(sum(fractions), 1.0, abs_tol=1e-6):
+        yield ("schedule",), f"schedule.warmup_frac + stable_frac + decay_frac must be 1, but got {' + '.join(map(str, fractions))} = {sum(fractions):g}"
+    if any(not 0 <= beta < 1 for beta in recipe.optimizer.adamw.betas):
+        yield ("optimizer", "adamw", "betas"), f"optimizer.adamw.betas must be in [0, 1), but got {recipe.optimizer.adamw.betas}"
+
+
+def _check_unused(recipe: Recipe, stack: list[ResolvedLayer], places: Places) -> None:
+    wanted = {layer.info.symbol for layer in stack} | set(recipe.model.pattern) | {v for v in recipe.model.overrides.values() if isinstance(v, str)}
+    for symbol in recipe.model.layers:
+        if symbol not in wanted:
+            message = f"every symbol of model.layers must be used by the pattern {recipe.model.pattern!r}, but got {symbol!r}; model.layers.{symbol}=null takes it out"
+            raise RecipeError(message, nearest(places, ("model", "layers", symbol)))
+
+
+def _check_blocks(recipe: Recipe, stack: list[ResolvedLayer], places: Places) -> None:
+    model = recipe.model
+    for layer in stack:
+        for part, config in (("mixer", layer.mixer), ("ffn", layer.ffn)):
+            keys: Keys = ("model", "layers", layer.info.symbol, part)
+            if layer.overridden and config is not getattr(model.layers[layer.info.symbol], part):
+                keys = ("model", "overrides", layer.overridden[-1], part)
+            _check_block(config, layer.info, recipe, keys, places)
+    beyond = LayerInfo(index=len(stack), symbol="model", ordinal=0, model=model)
+    _check_block(model.rope, beyond, recipe, ("model", "rope"), places)
+    _check_block(model.mtp, beyond, recipe, ("model", "mtp"), places)
+
+
+def _check_block(config: object, info: LayerInfo, recipe: Recipe, keys: Keys, places: Places) -> None:
+    try:
+        config.check(info, recipe.model)  # type: ignore[attr-defined]
+    except RecipeError as error:
+        raise type(error)(f"{'.'.join(keys)}: {error}", nearest(places, keys)) from None
