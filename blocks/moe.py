@@ -42,6 +42,8 @@ class Moe(Block):
     """
 
     class Config(BlockConfig):
+        """Experts, routing, capacity and balance."""
+
         type: Literal["moe"] = "moe"
         n_routed: int = Field(default=16, gt=0, description="routed experts")
         top_k: int = Field(default=2, gt=0, description="routed experts a token uses")
@@ -63,7 +65,7 @@ class Moe(Block):
             if model.d_model % ALIGNMENT or self.inter_dim % ALIGNMENT:
                 raise RecipeError(f"d_model and moe.inter_dim must be multiples of {ALIGNMENT}, but got {model.d_model=} and {self.inter_dim=}")
             if not self.bias_in_weights and self.balance in ("aux_loss", "none"):
-                raise RecipeError(f"moe.bias_in_weights: false needs balance ema_bias or sign_bias (elsewhere the bias is trained), but got {self.balance=}")
+                raise RecipeError(f"moe.bias_in_weights must be true where the bias is trained (balance aux_loss or none), but got {self.balance=}")
 
     config: Config
     load_ema_E: Tensor
@@ -137,11 +139,11 @@ class Moe(Block):
         inverse_M = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(len(order_M), device=order_M.device))
         ends_E = torch.searchsorted(sorted_M, torch.arange(e, device=sorted_M.device, dtype=torch.int16), right=True, out_int32=True)
         dtype = torch.get_autocast_dtype(x_ND.device.type) if torch.is_autocast_enabled(x_ND.device.type) else x_ND.dtype
-        rows_MD = _Gather.apply(x_ND.to(dtype), order_M // k, inverse_M.view(-1, k))
+        rows_MD = gather(x_ND.to(dtype), order_M // k, inverse_M.view(-1, k))
         hidden = grouped_linear(rows_MD, self.w_gate_up.to(dtype).flatten(1, 2), ends_E)
         gate, up = hidden.chunk(2, dim=-1)
         out_MD = grouped_linear(F.silu(gate) * up, self.w_down.to(dtype), ends_E)
-        out_NKD = _Gather.apply(out_MD, inverse_M, order_M[:, None]).view(-1, k, x_ND.shape[1])
+        out_NKD = gather(out_MD, inverse_M, order_M[:, None]).view(-1, k, x_ND.shape[1])
         return (out_NKD * weights_NK[..., None]).sum(dim=1).to(dtype)
 
     # -- statistics and balance ---------------------------------------------------------------------------------------------------
@@ -230,12 +232,16 @@ def _count(chosen_NK: Tensor, n_routed: int) -> Tensor:
     return counts.scatter_(-1, chosen_NK, 1)
 
 
-class _Gather(torch.autograd.Function):
+def gather(x_ND: Tensor, index_M: Tensor, positions_NK: Tensor) -> Tensor:
     """y_m = x[index_m], whose backward pass is a gather too: `positions` (N, K) names the K rows of y that each row of x went to.
 
     Plain indexing would scatter-add the gradient: slower, and in an order that changes from run to run.
     """
+    y_MD: Tensor = _Gather.apply(x_ND, index_M, positions_NK)       # type: ignore[no-untyped-call]
+    return y_MD
 
+
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, index_M: Tensor, positions_NK: Tensor) -> Tensor:
         ctx.save_for_backward(positions_NK)

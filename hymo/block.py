@@ -216,6 +216,12 @@ class Block(nn.Module):
         """Advance by T >= 1 tokens (1 while sampling, more while reading a prompt): equals `forward` on the whole, cut anywhere."""
         raise NotImplementedError(f"{type(self).__name__} cannot decode")
 
+    # -- loss (heads) -------------------------------------------------------------------------------------------------------------
+    @property
+    def loss_weights(self) -> tuple[float, ...]:
+        """Weight of each prediction head in the training loss, the nearest first."""
+        raise NotImplementedError(f"{type(self).__name__} predicts nothing")
+
     # -- residual -----------------------------------------------------------------------------------------------------------------
     @property
     def owns_residual(self) -> bool:

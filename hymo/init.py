@@ -41,7 +41,7 @@ def initialise(module: nn.Module, seed: int, logical_names: Mapping[str, str] | 
         generator = generator_for(seed, logical_names[path] if logical_names is not None else path)
         value = torch.empty(parameter.shape, dtype=torch.float32)
         fill(module, path, value, generator, rule)
-        parameter.copy_(value)
+        parameter.copy_(_sharded_like(parameter, value))
     for block in module.modules():
         if isinstance(block, Block):
             block.init_buffers()
@@ -61,13 +61,27 @@ def fill(module: nn.Module, path: str, value: Tensor, generator: torch.Generator
     elif isinstance(owner, (nn.RMSNorm, nn.LayerNorm)):
         value.fill_(1.0 if leaf == "weight" else 0.0)
     else:
-        raise HymoError(f"every parameter must have an initial value, but got {path!r} of {type(owner).__name__}, which is no Linear, Conv or norm; fill it in the block's init_parameter")
+        raise HymoError(
+            f"every parameter must have an initial value, but got {path=} of {type(owner).__name__}, which is no Linear, Conv or norm; "
+            "fill it in the block's init_parameter"
+        )
 
 
 def uniform_fan_in(value: Tensor, fan_in: int, generator: torch.Generator) -> None:
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), what PyTorch gives Linear and Conv, weight and bias alike."""
     bound = fan_in**-0.5
     value.uniform_(-bound, bound, generator=generator)
+
+
+def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """The same shard of `value` as `parameter` holds of its whole; every rank draws the whole value, so none is sent."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor  # 1 s to import: only where shards can exist
+
+    if not isinstance(parameter, DTensor):
+        return value
+    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def _enclosing(module: nn.Module, path: str) -> Iterator[tuple[Block, str]]:

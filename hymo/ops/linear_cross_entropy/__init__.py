@@ -18,5 +18,6 @@ def linear_cross_entropy(
     for float64 inputs). L is differentiable once in hidden and weight; losses_N, each row's own loss, is for the record and carries no
     gradient. Products run in autocast's dtype, or hidden's; the softmax is in fp32 at least. `auto` is `chunked`.
     """
-    form = reference if impl == "reference" else chunked
-    return form.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
+    if impl == "reference":
+        return reference.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
+    return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)

@@ -16,6 +16,7 @@ IGNORED = -100
 
 
 def linear_cross_entropy(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
+    """See the package."""
     kind = hidden_ND.device.type
     if torch.is_autocast_enabled(kind):
         # Outside the Function, so that autograd returns each gradient in its input's own dtype.

@@ -6,6 +6,7 @@ from torch import Tensor
 
 
 def linear_cross_entropy(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
+    """See the package."""
     dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
     logits_NW = hidden_ND.to(dtype) @ weight_WD.to(dtype).mT
     if softcap:
