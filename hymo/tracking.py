@@ -58,11 +58,11 @@ def client(tracking: str) -> MlflowClient:
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # we try again ourselves, and later
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_LOGGING_LEVEL": "ERROR",
         "GIT_PYTHON_REFRESH": "quiet",
     }.items():
         os.environ.setdefault(name, value)
-    for noisy in ("mlflow", "alembic"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
     from mlflow.tracking import MlflowClient
 
     database = local_database(tracking)
@@ -260,6 +260,8 @@ class MlflowTracker:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S + PAUSE_S)
+        if self.shipper.pending and self.problem is None:
+            self.problem = f"it did not take everything within {PATIENCE_S:.0f} s"
 
     # -- the thread ---------------------------------------------------------------------------------------------------------------
     def _work(self) -> None:
