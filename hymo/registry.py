@@ -14,10 +14,13 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BeforeValidator
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from hymo.block import KINDS, Block, BlockConfig, Kind, LayerInfo
 from hymo.errors import RegistryError, did_you_mean
@@ -131,33 +134,43 @@ def _faults_of(source: Path | str) -> Iterator[None]:
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(source)]
         place = f"{source}:{lines[-1]}" if lines else str(source)
-        raise RegistryError(f"a block file must import without error, but {place} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
+        raise RegistryError(f"a block file must import without error, but {place} raised {reason}") from error
 
 
-class BlockField(BeforeValidator):
+@dataclass(frozen=True)
+class BlockField:
     """Annotation of a config field that holds another block's config: `rope: Annotated[BlockConfig, BlockField("position")]`.
 
     Accepts a config, a mapping with `type` (or without, when `default` names one), or the bare name of a block.
     """
 
-    def __init__(self, kind: Kind, default: str | None = None) -> None:
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "default", default)
+    kind: Kind
+    default: str | None = None
 
-        def parse(raw: object) -> object:
-            if raw is None or isinstance(raw, BlockConfig):
-                return raw
-            if isinstance(raw, str):
-                raw = {"type": raw}
-            if not isinstance(raw, dict):
-                raise ValueError(f"a {kind} must be a mapping with `type`, or a name, but got {raw!r}")
-            name = raw.get("type", default)
-            if name is None:
-                raise ValueError(f"a {kind} must say its `type`{did_you_mean('', names(kind))}")
-            try:
-                block = get(kind, str(name))
-            except RegistryError as error:
-                raise ValueError(str(error)) from None
-            return block.Config.model_validate({**raw, "type": name})
+    def parse(self, raw: object) -> object:
+        """The config that `raw` describes. Raises ValueError (pydantic's ValidationError included), which pydantic reports with its place."""
+        if raw is None or isinstance(raw, BlockConfig):
+            return raw
+        if isinstance(raw, str):
+            raw = {"type": raw}
+        if not isinstance(raw, dict):
+            raise ValueError(f"a {self.kind} must be a mapping with `type`, or a name, but got {raw!r}")
+        name = raw.get("type", self.default)
+        if name is None:
+            raise ValueError(f"a {self.kind} must say its `type`{did_you_mean('', names(self.kind))}")
+        try:
+            block = get(self.kind, str(name))
+        except RegistryError as error:
+            raise ValueError(str(error)) from None
+        return block.Config.model_validate({**raw, "type": name})
 
-        super().__init__(parse)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # serialised as it is: all fields of the block's own Config, not just those of BlockConfig
+        return core_schema.no_info_before_validator_function(self.parse, handler(source), serialization=core_schema.simple_ser_schema("any"))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        block: JsonSchemaValue = {"x-block": self.kind}     # hymo.recipe.schema puts the union of all blocks of the kind here
+        inner = schema.get("schema")
+        nullable = isinstance(inner, dict) and inner.get("type") == "nullable"
+        return {"anyOf": [block, {"type": "null"}]} if nullable else block

@@ -25,8 +25,7 @@ def dump(recipe: Recipe) -> str:
     out = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.Representer = _Representer
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.default_flow_style = None  # small mappings on one line, large ones in block style
     yaml.width = 150
     yaml.dump(to_dict(recipe), out)
     return out.getvalue()
@@ -37,7 +36,7 @@ class _Representer(SafeRepresenter):
         plain = _PLAIN.fullmatch(text) is not None and isinstance(scalar(text), str)
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
-    def represent_dict(self, data: dict[str, Any]) -> Any:
+    def represent_dict(self, data: dict[str, Any]) -> Any:      # in the order of the fields, not sorted
         return self.represent_mapping("tag:yaml.org,2002:map", data.items())
 
 

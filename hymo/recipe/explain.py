@@ -13,6 +13,20 @@ from hymo.recipe.reading import Keys
 
 Places = Mapping[Keys, str]
 
+_WANTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of ordinary size",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "string_type": "text (in quotes, when it looks like a number)",
+    "tuple_type": "a list",
+}
+
 
 def nearest(places: Places, keys: Keys) -> str | None:
     """The place of `keys`, or of the closest setting above it."""
@@ -30,8 +44,11 @@ def explain(error: ValidationError, root: type[BaseModel], raw: Any, places: Pla
     findings = list(_flatten(error, ()))
     findings.sort(key=lambda finding: finding[1]["type"] != "extra_forbidden")
     loc, detail = findings[0]
+    place = prefix + loc
+    if detail["type"] == "value_error" and (*place, "type") in places:
+        place = (*place, "type")        # a block that is not registered
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return RecipeError(_message(loc, detail, root, raw, prefix) + more, nearest(places, prefix + loc))
+    return RecipeError(_message(loc, detail, root, raw, prefix) + more, nearest(places, place))
 
 
 def _flatten(error: ValidationError, prefix: Keys) -> Any:
@@ -61,6 +78,8 @@ def _message(loc: Keys, detail: Any, root: type[BaseModel], raw: Any, prefix: Ke
         return f"{name} must be a mapping of settings, but got {shorten(given)}"
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}"
+    if kind in _WANTED:
+        return f"{name} must be {_WANTED[kind]}, but got {shorten(given)}"
     message = detail["msg"].replace("Input should", "must").replace("Value should", "must")
     if kind == "literal_error" and isinstance(given, str):
         settings = settings_at(root, raw, loc[:-1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
@@ -15,11 +13,9 @@ from hymo.registry import BlockField, get
 
 
 def block_field(info: FieldInfo) -> BlockField | None:
-    """The BlockField of a field that holds a block's config, wherever pydantic put it."""
-    for candidate in [*info.metadata, *_metadata_inside(info.annotation)]:
-        if isinstance(candidate, BlockField):
-            return candidate
-    return None
+    """The BlockField of a field that holds a block's config, or may (`Position | None` keeps it inside the union)."""
+    inside = [item for part in get_args(info.annotation) for item in getattr(part, "__metadata__", ())]
+    return next((item for item in [*info.metadata, *inside] if isinstance(item, BlockField)), None)
 
 
 def settings_at(root: type[BaseModel], raw: Any, keys: tuple[str, ...]) -> type[BaseModel] | None:
@@ -59,9 +55,3 @@ def _settings(annotation: Any) -> type[BaseModel] | None:
 def _inside(annotation: Any) -> Any:
     """The values' type of dict[str, X], else None."""
     return get_args(annotation)[1] if get_origin(annotation) is dict else None
-
-
-def _metadata_inside(annotation: Any) -> list[Any]:
-    if get_origin(annotation) in (typing.Union, types.UnionType):
-        return [m for part in get_args(annotation) for m in _metadata_inside(part)]
-    return list(getattr(annotation, "__metadata__", ()))

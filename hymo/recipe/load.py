@@ -110,7 +110,8 @@ def _check_scales(document: Document) -> None:
 def _lay_scale(document: Document, known: Any, scale: str) -> None:
     options = [FULL, *(known or {})]
     if scale not in options:
-        raise RecipeError(f"a scale must be one of the recipe's, but got {scale!r}{did_you_mean(scale, options)}", nearest(document.places, ("scales",)))
+        hint = did_you_mean(scale, options)
+        raise RecipeError(f"a scale must be one of the recipe's, but got {scale!r}{hint}", nearest(document.places, ("scales",)))
     settings = known[scale]
     if not isinstance(settings, dict):
         raise RecipeError(f"a scale must be a mapping of settings, but got {shorten(settings)}", nearest(document.places, ("scales", scale)))
@@ -141,8 +142,9 @@ def _lay(document: Document, keys: Keys, value: Any, places: Mapping[Keys, str],
     """Lay `value` at `keys`; everything under it now stands where `origin` stands in `places`."""
     _refuse_lists_and_leaves(document, keys, nearest(places, origin))
     document.value = merge(document.value, nest(keys, value))
+    above = {keys[:n]: nearest(places, origin) or "" for n in range(1, len(keys)) if keys[:n] not in document.places}
     moved = {keys + place[len(origin) :]: where for place, where in places.items() if place[: len(origin)] == origin}
-    document.places = {place: where for place, where in document.places.items() if place[: len(keys)] != keys} | moved
+    document.places = {place: where for place, where in document.places.items() if place[: len(keys)] != keys} | above | moved
 
 
 def _refuse_lists_and_leaves(document: Document, keys: Keys, where: str | None) -> None:
@@ -182,6 +184,7 @@ def _import_blocks(document: Document, allow_code: bool) -> None:
         where = nearest(document.places, ("blocks", str(number)))
         inside = Path(file).resolve().is_relative_to(project)
         if not (allow_code or inside):
-            raise RecipeError(f"a block file is code and must lie in the working folder {str(project)!r}, but got {file!r}; --allow-code runs it from anywhere", where)
+            message = f"a block file is code and must lie in the working folder {str(project)!r}, but got {file!r}"
+            raise RecipeError(f"{message}; --allow-code runs it from anywhere", where)
         if discover([Path(file)]):
             log.warning("running code from the block file %s (%s)", file, "--allow-code" if allow_code else "it lies in the working folder")

@@ -41,6 +41,8 @@ _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
+_CONTENT = (ScalarEvent, AliasEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent, DocumentStartEvent)
+
 
 @dataclass
 class Document:
@@ -128,7 +130,7 @@ class _Reader:
             documents += isinstance(event, DocumentStartEvent)
             if isinstance(event, DocumentStartEvent) and documents == 1:
                 continue
-            if isinstance(event, (ScalarEvent, AliasEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent, DocumentStartEvent)):
+            if isinstance(event, _CONTENT):
                 yield event
 
     def _value(self, event: Event, keys: Keys) -> Any:
@@ -168,20 +170,22 @@ class _Reader:
 
     def _refuse_tricks(self, event: Event, keys: Keys) -> None:
         where = self._place(event.start_mark)
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if isinstance(event, AliasEvent):
-            raise RecipeError(f"a recipe must hold no YAML alias, but got '*{event.anchor}'; a pattern or text that starts with `*` must be in quotes", where)
-        if getattr(event, "anchor", None) is not None:
-            raise RecipeError(f"a recipe must hold no YAML anchor, but got '&{event.anchor}'; use `extends` to share settings", where)
-        if getattr(event, "tag", None) is not None:
-            raise RecipeError(f"a recipe must hold no YAML tag, but got {str(event.tag)!r}; write the plain value", where)
+            raise RecipeError(f"a recipe must hold no YAML alias, but got '*{anchor}'; text that starts with `*` must be in quotes", where)
+        if anchor is not None:
+            raise RecipeError(f"a recipe must hold no YAML anchor, but got '&{anchor}'; use `extends` to share settings", where)
+        if tag is not None:
+            raise RecipeError(f"a recipe must hold no YAML tag, but got {str(tag)!r}; write the plain value", where)
         if len(keys) > MAX_DEPTH:
             raise RecipeError(f"a recipe must be nested at most {MAX_DEPTH} levels deep, but got more", where)
 
     def _refuse_hidden_repeat(self, event: ScalarEvent) -> None:
         """`pattern: M #8` reads as `M`, since ` #` opens a comment: a model of one layer instead of eight."""
-        rest = self.text.splitlines()[event.end_mark.line][event.end_mark.column :] if self.text else ""
-        if re.fullmatch(r"\s+#\s*[0-9]+\s*", rest):
-            raise RecipeError(f"{rest.strip()!r} after the pattern is a comment in YAML; a repeat is written {event.value}*{rest.strip(' #')}", self._place(event.start_mark))
+        rest = self.text[event.end_mark.index :].split("\n", 1)[0].strip()
+        if re.fullmatch(r"#\s*[0-9]+", rest):
+            meant = f"{event.value}*{rest.lstrip('# ')}"
+            raise RecipeError(f"{rest!r} after the pattern is a comment in YAML; a repeat is written {meant}", self._place(event.start_mark))
 
     def _place(self, mark: Any) -> str | None:
         if mark is None or self.name is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hymo.block import LayerInfo
+from hymo.block import BlockConfig, LayerInfo
 from hymo.errors import RecipeError
 from hymo.recipe.explain import Places, nearest
 from hymo.recipe.reading import Keys
@@ -32,7 +32,8 @@ def _broken(recipe: Recipe) -> Iterator[tuple[Keys, str]]:
         yield ("train", "tokens_per_step"), f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"
     fractions = (schedule.warmup_frac, schedule.stable_frac, schedule.decay_frac)
     if not math.isclose(sum(fractions), 1.0, abs_tol=1e-6):
-        yield ("schedule",), f"schedule.warmup_frac + stable_frac + decay_frac must be 1, but got {' + '.join(map(str, fractions))} = {sum(fractions):g}"
+        total = f"{' + '.join(map(str, fractions))} = {sum(fractions):g}"
+        yield ("schedule",), f"schedule.warmup_frac + stable_frac + decay_frac must be 1, but got {total}"
     if any(not 0 <= beta < 1 for beta in recipe.optimizer.adamw.betas):
         yield ("optimizer", "adamw", "betas"), f"optimizer.adamw.betas must be in [0, 1), but got {recipe.optimizer.adamw.betas}"
 
@@ -41,8 +42,8 @@ def _check_unused(recipe: Recipe, stack: list[ResolvedLayer], places: Places) ->
     wanted = {layer.info.symbol for layer in stack} | set(recipe.model.pattern) | {v for v in recipe.model.overrides.values() if isinstance(v, str)}
     for symbol in recipe.model.layers:
         if symbol not in wanted:
-            message = f"every symbol of model.layers must be used by the pattern {recipe.model.pattern!r}, but got {symbol!r}; model.layers.{symbol}=null takes it out"
-            raise RecipeError(message, nearest(places, ("model", "layers", symbol)))
+            message = f"every symbol of model.layers must be used by the pattern {recipe.model.pattern!r}, but got {symbol!r}"
+            raise RecipeError(f"{message}; model.layers.{symbol}=null takes it out", nearest(places, ("model", "layers", symbol)))
 
 
 def _check_blocks(recipe: Recipe, stack: list[ResolvedLayer], places: Places) -> None:
@@ -58,8 +59,8 @@ def _check_blocks(recipe: Recipe, stack: list[ResolvedLayer], places: Places) ->
     _check_block(model.mtp, beyond, recipe, ("model", "mtp"), places)
 
 
-def _check_block(config: object, info: LayerInfo, recipe: Recipe, keys: Keys, places: Places) -> None:
+def _check_block(config: BlockConfig, info: LayerInfo, recipe: Recipe, keys: Keys, places: Places) -> None:
     try:
-        config.check(info, recipe.model)  # type: ignore[attr-defined]
+        config.check(info, recipe.model)
     except RecipeError as error:
         raise type(error)(f"{'.'.join(keys)}: {error}", nearest(places, keys)) from None

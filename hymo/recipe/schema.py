@@ -8,12 +8,10 @@ from hymo import registry
 from hymo.block import KINDS, Kind
 from hymo.recipe.tree import Recipe
 
-_DEFS = "#/$defs/{model}"
-
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a recipe file. No key is `required`: `extends`, a scale or an override may supply it; loading checks the whole."""
-    schema = Recipe.model_json_schema(ref_template=_DEFS)
+    schema = Recipe.model_json_schema()
     defs = schema.pop("$defs")
     for kind in KINDS:
         for name in registry.names(kind):
@@ -28,7 +26,8 @@ def json_schema() -> dict[str, Any]:
             "additionalProperties": {"type": "object"},
         },
     }
-    return _relaxed({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": defs})
+    linked: dict[str, Any] = _linked({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": defs})
+    return linked
 
 
 def _block_schema(kind: Kind, name: str, defs: dict[str, Any]) -> dict[str, Any]:
@@ -48,10 +47,12 @@ def _union(kind: Kind) -> dict[str, Any]:
     return {"anyOf": [{"enum": names}, {"oneOf": configs, "discriminator": {"propertyName": "type", "mapping": mapping}}]}
 
 
-def _relaxed(schema: Any) -> Any:
-    """`schema` without `required`, except for the `type` that tells blocks apart."""
+def _linked(schema: Any) -> Any:
+    """`schema` with every place of a block linked to the union of its kind, and without `required`."""
     if isinstance(schema, list):
-        return [_relaxed(item) for item in schema]
+        return [_linked(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _relaxed(value) for key, value in schema.items() if not (key == "required" and isinstance(value, list))}
+    kept = {key: _linked(value) for key, value in schema.items() if not (key == "required" and isinstance(value, list))}
+    kind = kept.pop("x-block", None)
+    return {**kept, "$ref": f"#/$defs/{kind}"} if kind else kept

@@ -1,4 +1,4 @@
-"""Recipes by name: `v1_0` is recipes/v1_0.yaml, which lies beside hymo in a source checkout and in an installed wheel alike."""
+"""Recipes by name: `v1_0` is recipes/v1_0.yaml of a source checkout, or its copy inside an installed hymo (pyproject.toml puts it there)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hymo.errors import RecipeError, did_you_mean
 
 def folder() -> Path:
     """Where the shipped recipes are."""
-    return Path(__file__).resolve().parents[2] / "recipes"
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_recipes"
+    return installed if installed.is_dir() else package.parent / "recipes"
 
 
 def names() -> list[str]:

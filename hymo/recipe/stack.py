@@ -22,6 +22,7 @@ from hymo.recipe.explain import Places, explain, nearest
 from hymo.recipe.merge import OVERRIDES, merge
 from hymo.recipe.tree import LayerConfig, ModelConfig
 
+
 @dataclass(frozen=True)
 class ResolvedLayer:
     """One layer of the stack as it will be built."""

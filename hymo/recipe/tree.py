@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from hymo.block import BlockConfig
 from hymo.registry import BlockField
+from hymo.settings import Settings
 
-Mixer = Annotated[SerializeAsAny[BlockConfig], BlockField("mixer")]
-Ffn = Annotated[SerializeAsAny[BlockConfig], BlockField("ffn", default="none")]
-Position = Annotated[SerializeAsAny[BlockConfig], BlockField("position", default="rope")]
-Head = Annotated[SerializeAsAny[BlockConfig], BlockField("head", default="mtp")]
+
+def block(type: str, **settings: Any) -> Any:
+    """A block's settings as a recipe would write them, for use as a default: BlockField makes them a config."""
+    return {"type": type, **settings}
+
+
+Mixer = Annotated[BlockConfig, BlockField("mixer")]
+Ffn = Annotated[BlockConfig, BlockField("ffn", default="none")]
+Position = Annotated[BlockConfig, BlockField("position", default=block("rope"))]
+Head = Annotated[BlockConfig, BlockField("head", default="mtp")]
 
 
 UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -32,7 +39,8 @@ def count(raw: object) -> object:
     return int(value)
 
 
-Count = Annotated[int, BeforeValidator(count), WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(k|M|B|T|Ki|Mi|Gi)$"}]})]
+_COUNT_SCHEMA = {"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(k|M|B|T|Ki|Mi|Gi)$"}]}
+Count = Annotated[int, BeforeValidator(count), WithJsonSchema(_COUNT_SCHEMA)]
 
 
 def pairs(raw: object) -> object:
@@ -40,17 +48,11 @@ def pairs(raw: object) -> object:
     return [raw] if isinstance(raw, list) and len(raw) == 2 and all(isinstance(item, int) for item in raw) else raw
 
 
-class Settings(BaseModel):
-    """Base of every node: frozen, unknown keys refused, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
-
-
 class LayerConfig(Settings):
     """One kind of layer: what mixes over time, and what acts on each token after it."""
 
     mixer: Mixer = Field(description="block that mixes over time")
-    ffn: Ffn = Field(default_factory=lambda: "none", description="block that acts on each token; `none` leaves the sub-layer out")
+    ffn: Ffn = Field(default=block("none"), description="block that acts on each token; `none` leaves the sub-layer out")
 
 
 class ModelConfig(Settings):
@@ -60,11 +62,15 @@ class ModelConfig(Settings):
     d_model: int = Field(gt=0, le=MAX_DIM, description="width of the residual stream")
     pattern: str = Field(description='layer symbols, e.g. "MGGG*8": `*N` repeats the run or (group) before it; runs are separated by spaces')
     layers: dict[str, LayerConfig] = Field(description="what each symbol of the pattern stands for")
-    overrides: dict[str, dict[str, Any] | str] = Field(default={}, description="changes to layers by position: 5, '3,7', '3:28:4', 'before:M', 'after:M', 'M[0]', 'all'")
-    swap: Annotated[list[tuple[int, int]], BeforeValidator(pairs)] = Field(default=[], description="pairs of positions that change places after the pattern is read, e.g. [0, 1] or [[0, 1], [4, 5]]")
+    overrides: dict[str, dict[str, Any] | str] = Field(
+        default={}, description="changes to layers by position: 5, '3,7', '3:28:4', 'before:M', 'after:M', 'M[0]', 'all'"
+    )
+    swap: Annotated[list[tuple[int, int]], BeforeValidator(pairs)] = Field(
+        default=[], description="pairs of positions that change places after the pattern is read, e.g. [0, 1] or [[0, 1], [4, 5]]"
+    )
     max_seq_len: Count = Field(default=4096, gt=0, le=MAX_DIM, description="longest context trained on, tokens")
-    rope: Position = Field(default_factory=lambda: "rope", description="position encoding of every mixer that does not name its own")
-    mtp: Head = Field(default_factory=lambda: {"type": "mtp", "depth": 0, "weights": []}, description="extra prediction heads")
+    rope: Position = Field(default=block("rope"), description="position encoding of every mixer that does not name its own")
+    mtp: Head = Field(default=block("mtp", depth=0, weights=[]), description="extra prediction heads")
     tie_embeddings: bool = Field(default=True, description="the output head is the embedding matrix")
     softcap: float = Field(default=15.0, ge=0, description="logits are softcap*tanh(x/softcap); 0 turns it off")
     norm_eps: float = Field(default=1e-6, gt=0, description="epsilon of every RMSNorm")
@@ -74,7 +80,9 @@ class NormuonConfig(Settings):
     """NorMuon / Muon on the 2-D hidden matrices of the mixers."""
 
     lr: float = Field(gt=0, description="peak learning rate")
-    scaling: Literal["rms_norm", "spectral"] = Field(description="shape scaling: 0.2*sqrt(max(out,in)) or sqrt(out/in). Required: the same lr differs 6.4-fold between them on a 1024x1024 matrix")
+    scaling: Literal["rms_norm", "spectral"] = Field(
+        description="shape scaling, 0.2*sqrt(max(out,in)) or sqrt(out/in). Required: the same lr differs 6.4-fold between them on a 1024x1024 matrix"
+    )
     momentum: float = Field(default=0.95, ge=0, lt=1, description="momentum decay")
     beta2: float = Field(default=0.95, ge=0, lt=1, description="decay of the row-wise second moment")
     nesterov: bool = Field(default=False, description="Nesterov momentum")
@@ -115,11 +123,16 @@ class ScheduleConfig(Settings):
 class DataConfig(Settings):
     """Where tokens come from. `data=builtin` on the command line is short for `data.source=builtin`."""
 
-    source: str = Field(default="builtin", description="builtin · a file, folder or glob of .txt/.jsonl/.parquet · a folder of token shards · hf:<dataset id>[:<config>] · synthetic:<task>")
+    source: str = Field(
+        default="builtin",
+        description="builtin · file, folder or glob of .txt/.jsonl/.parquet · a folder of token shards · hf:<dataset>[:<config>] · synthetic:<task>",
+    )
     validation: str | None = Field(default=None, description="source of the held-out text; by default a fixed share of the documents of `source`")
     validation_frac: float = Field(default=0.05, gt=0, lt=1, description="share of documents (files) held out when `validation` is not given")
     field: str = Field(default="text", description="field that holds the text in JSONL, Parquet and datasets")
-    tokenizer: str = Field(default="bytes", description="bytes · a tokenizer.json · auto:N trains a byte-level BPE of N entries on the training text and caches it")
+    tokenizer: str = Field(
+        default="bytes", description="bytes · a tokenizer.json · auto:N trains a byte-level BPE of N entries on the training text and caches it"
+    )
     options: dict[str, Any] = Field(default={}, description="settings of a synthetic task")
     shuffle: bool = Field(default=True, description="documents in an order drawn from the seed; false keeps the source's order")
     max_epochs: float = Field(default=4.0, gt=0, description="refuse a budget that reads the data more often than this")
@@ -133,7 +146,9 @@ class TrainConfig(Settings):
     seq_len: Count = Field(default=4096, gt=0, le=MAX_DIM, description="tokens in a row, T")
     tokens_per_step: Count = Field(default=524288, gt=0, le=MAX_TOKENS, description="tokens an optimizer step sees over all devices")
     micro_batch: int | Literal["auto"] = Field(default="auto", description="rows a device takes at once; auto: the largest that fits")
-    dtype: Literal["auto", "bf16", "fp32"] = Field(default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32")
+    dtype: Literal["auto", "bf16", "fp32"] = Field(
+        default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32"
+    )
     device: str = Field(default="auto", description="auto · cpu · cuda")
     threads: int | None = Field(default=None, gt=0, description="CPU threads; by default torch's own choice")
     compile: bool | Literal["auto"] = Field(default="auto", description="torch.compile each layer; auto: on a GPU")
@@ -173,4 +188,7 @@ class Recipe(Settings):
     train: TrainConfig = Field(description="how long and how")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="validation")
     run: RunConfig = Field(default_factory=RunConfig, description="bookkeeping")
-    blocks: list[str] = Field(default=[], description="Python files with further blocks, relative to the recipe; they are code and run with --allow-code or from the project's own folder")
+    blocks: list[str] = Field(
+        default=[],
+        description="Python files with further blocks, relative to the recipe; they are code, run with --allow-code or from the working folder",
+    )
