@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+
+from hymo.settings import Settings
 
 if TYPE_CHECKING:
     from hymo.recipe.tree import ModelConfig
@@ -36,13 +37,11 @@ KINDS: tuple[Kind, ...] = ("mixer", "ffn", "position", "head")
 Shared = TypeVar("Shared")
 
 
-class BlockConfig(BaseModel):
+class BlockConfig(Settings):
     """The configuration of one block: frozen, unknown keys refused, every field described (the description becomes the JSON schema's).
 
     Each subclass declares `type: Literal["name"] = "name"`, the name it registers under.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     type: str
 
