@@ -13,10 +13,11 @@ import typer
 
 from hymo.errors import HymoError
 
-FAMILIES = ("run", "runs", "model", "data", "project")
+FAMILIES = ("run", "runs", "model", "show", "data", "project")
 USERS_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Declare a hybrid language-model stack, train it, and decide by ablation.")
+HELP = "Declare a hybrid language-model stack, train it, and decide by ablation."
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=HELP)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,3 +1,96 @@
+"""`runs`, `sync`, `ui`: what was run, and MLflow's page of it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from hymo.cli.common import Json, Output, console, print_json
+from hymo.errors import HymoError
+
 app = typer.Typer()
+Tracking = Annotated[str, typer.Option("--tracking", metavar="URI", help="MLflow store; `auto`: $MLFLOW_TRACKING_URI, or mlflow.db in this folder")]
+
+
+@app.command()
+def runs(output: Output = Path("runs"), json: Json = False) -> None:
+    """List the runs of this folder, with where each of them stands."""
+    from hymo.runs import list_runs
+
+    found = list_runs(output)
+    if json:
+        for run in found:
+            print_json({**asdict(run), "folder": str(run.folder), "name": run.name, "metrics": finite(run.metrics)})
+        return
+    if not found:
+        typer.echo(f"no runs in {output}/ yet; `hymo run` makes one")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "started", "status", "step", "val loss", "val bpb", "mlflow run"):
+        table.add_column(title, justify="right" if title in ("step", "val loss", "val bpb") else "left", no_wrap=True)
+    for run in found:
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started / 1000))
+        scores = (f"{run.metrics[key]:.4f}" if key in run.metrics else "" for key in ("val/loss", "val/bpb"))
+        table.add_row(run.name, started, run.status, f"{run.step:,}", *scores, (run.run_id or "not sent yet")[:12])
+    console().print(table)
+
+
+def finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN: a metric that is not finite is null."""
+    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
+
+
+@app.command()
+def sync(output: Output = Path("runs")) -> None:
+    """Send what a tracking server that was down has missed: every journal goes on where it stopped."""
+    from hymo import tracking
+
+    done = tracking.sync(output)
+    for name, result in done.items():
+        typer.echo(f"{name}: {result} lines sent" if isinstance(result, int) else f"{name}: not sent, {result}")
+    if not done:
+        typer.echo(f"nothing to send from {output}/")
+    if any(isinstance(result, str) for result in done.values()):
+        raise HymoError("a tracking server must answer to get the rest; `hymo sync` goes on from here")
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="port on 127.0.0.1")] = 5000,
+    tracking: Tracking = "auto",
+) -> None:
+    """Start MLflow's page at this folder's store, on 127.0.0.1 only. Ctrl-C ends it."""
+    from hymo.tracking import address, client
+
+    store = address(tracking)
+    if store.startswith("http"):
+        typer.echo(f"the store is a server already: {store}/#/experiments?workflowType=machine_learning")
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise HymoError(f"the port must be free, but got {port=}, which another program holds; choose one with --port") from None
+    client(store)  # makes the schema, and quiets MLflow for the server too
+    place = ["--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen([sys.executable, "-m", "mlflow", "ui", *place, "--workers", "1"])
+    typer.echo(f"MLflow on {store}; it takes some ten seconds to start, and Ctrl-C ends it")
+    typer.echo(f"open http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning")
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:
+        server.terminate()
+        server.wait()
+        return
+    if code:
+        raise HymoError(f"MLflow's page must stay up, but it ended with {code=}; its own words are above")

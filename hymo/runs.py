@@ -1,0 +1,76 @@
+"""Run folders: where the state of a run lives, and how a run is named on a command line. No MLflow and no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from hymo.errors import HymoError, did_you_mean
+from hymo.journal import read
+
+JOURNAL, SENT, RECIPE = "journal.jsonl", "sent.json", "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read from its journal."""
+
+    folder: Path
+    run_id: str | None              # MLflow's id, once it has the run
+    started: int                    # ms since 1970
+    status: str                     # running, finished, stopped, diverged, failed; "running" also when it was killed
+    step: int
+    metrics: dict[str, float]       # the last value of each
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.name
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`, from its journal."""
+    started, status, step = 0, "running", 0
+    metrics: dict[str, float] = {}
+    for event, _ in read(folder / JOURNAL):
+        if event["event"] == "start":
+            started, status = started or event["time"], "running"
+        elif event["event"] == "finish":
+            status = event["status"]
+        elif event["event"] == "metrics":
+            step = max(step, event["step"])
+            metrics.update(event["values"])
+    return Run(folder, run_id(folder), started, status, step, metrics)
+
+
+def run_id(folder: Path) -> str | None:
+    """MLflow's id of the run in `folder`, once known."""
+    sent = folder / SENT
+    return json.loads(sent.read_text()).get("run_id") if sent.is_file() else None
+
+
+def list_runs(output: Path) -> list[Run]:
+    """Every run below `output`, oldest first."""
+    return sorted((read_run(journal.parent) for journal in output.glob(f"*/{JOURNAL}")), key=lambda run: run.started)
+
+
+def find(words: str, output: Path) -> Path | None:
+    """The folder of the run that `words` names: a folder, a run's name, an MLflow run id or a unique prefix of one. None when there is none.
+
+    Raises HymoError when several runs fit.
+    """
+    for folder in (Path(words), output / words):
+        if (folder / JOURNAL).is_file() or (folder / RECIPE).is_file():
+            return folder
+    folders = sorted(journal.parent for journal in output.glob(f"*/{JOURNAL}"))
+    fitting = [folder for folder in folders if words and (folder.name.startswith(words) or (run_id(folder) or "").startswith(words))]
+    if len(fitting) > 1:
+        raise HymoError(f"a run must be named by an unambiguous prefix, but got {words!r}, which fits {', '.join(f.name for f in fitting)}")
+    return fitting[0] if fitting else None
+
+
+def unknown(words: str, output: Path) -> HymoError:
+    """What to say of a run that nobody knows."""
+    known = [journal.parent.name for journal in output.glob(f"*/{JOURNAL}")]
+    return HymoError(f"a run must be one that `hymo runs` lists, a run folder or an MLflow run id, but got {words!r}{did_you_mean(words, known)}")
