@@ -135,6 +135,7 @@ class DataConfig(Settings):
     )
     options: dict[str, Any] = Field(default={}, description="settings of a synthetic task")
     shuffle: bool = Field(default=True, description="documents in an order drawn from the seed; false keeps the source's order")
+    shuffle_buffer: int = Field(default=4096, gt=0, description="documents of a stream that are read and shuffled together")
     max_epochs: float = Field(default=4.0, gt=0, description="refuse a budget that reads the data more often than this")
 
 
