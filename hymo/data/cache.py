@@ -32,7 +32,7 @@ def said_plainly(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(f"the disk must have room, but {str(folder)!r} is full; free some, or point HYMO_CACHE at another disk") from None
-        raise DataError(f"{str(folder)!r} must be a folder that can be written, but got: {error.strerror or error}; point HYMO_CACHE at another") from None
+        raise DataError(f"{str(folder)!r} must be writable, but got: {error.strerror or error}; HYMO_CACHE can name one") from None
 
 
 def write_folder(target: Path, build: Callable[[Path], None]) -> None:

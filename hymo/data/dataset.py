@@ -10,7 +10,7 @@ import torch
 
 from hymo.data.batch import PADDING, Batch
 from hymo.data.loader import Loader
-from hymo.data.packing import Rows
+from hymo.data.packing import Index, Rows
 from hymo.data.tokenizer import Tokenizer
 from hymo.errors import DataError
 
@@ -69,7 +69,7 @@ class FirstRows:
     rows: Rows
     count: int
 
-    def __call__(self, index: np.ndarray) -> Batch:  # type: ignore[type-arg]
+    def __call__(self, index: Index) -> Batch:
         return self.rows(index)
 
 

@@ -35,9 +35,7 @@ def check_identity(state: dict[str, Any], identity: dict[str, Any]) -> None:
     """Refuse the position of a loader that read something else."""
     for key, now in identity.items():
         if state.get(key) != now:
-            raise DataError(
-                f"to resume, {key} must be what the run began with, {state.get(key)!r}, but got {now!r}; restore the data and settings, or start a new run"
-            )
+            raise DataError(f"to resume, {key} must be the {state.get(key)!r} that the run began with, but got {now!r}; restore it, or start anew")
 
 
 class RowLoader:

@@ -17,7 +17,8 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 class Rows(Protocol):
     """Random access to rows. `count` rows make one epoch; row numbers beyond it belong to later epochs."""
 
-    count: int
+    @property
+    def count(self) -> int: ...
 
     def __call__(self, index: Index) -> Batch:
         """The rows of these numbers, whoever asks, whenever."""

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,39 +65,51 @@ def token_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
 
 
 def write_split(
-    folder: Path, split: Literal["train", "validation"], documents: Iterable[bytes], tokenizer: Tokenizer, shard_tokens: int, progress: Progress | None = None
+    folder: Path,
+    split: Literal["train", "validation"],
+    documents: Iterable[bytes],
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    max_tokens: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[Shard], int]:
-    """Tokenise `documents` into shards of about `shard_tokens` tokens (a document is never cut). Returns the shards and the bytes of text read."""
+    """Tokenise `documents` into shards of about `shard_tokens` tokens, a document never cut, until `max_tokens` are reached.
+
+    Returns the shards and the bytes of text read.
+    """
     dtype = np.dtype(token_dtype(tokenizer.vocab_size)).newbyteorder("<")
     eot = np.array([tokenizer.eot_id], dtype)
     shards: list[Shard] = []
-    written_documents = written_tokens = text_bytes = 0
+    total_documents = total_tokens = text_bytes = 0
     batches = _batched(documents)
     batch = next(batches, None)
     while batch is not None:
         stem = f"{split}-{len(shards):05d}"
         lengths: list[int] = []
-        tokens_sum = hashlib.sha256()
+        size = 0
+        content = hashlib.sha256()
         with (folder / f"{stem}.bin").open("wb") as file:
-            while batch is not None and sum(lengths) < shard_tokens:
-                encoded = [np.concatenate([t.astype(dtype), eot]) for t in tokenizer.encode_many(batch)]
-                for tokens in encoded:
-                    file.write(tokens.tobytes())
-                    tokens_sum.update(tokens)
-                lengths += map(len, encoded)
+            while batch is not None and size < shard_tokens:
+                for tokens in tokenizer.encode_many(batch):
+                    document = np.append(tokens.astype(dtype), eot)
+                    file.write(document.data)
+                    content.update(document.data)
+                    lengths.append(len(document))
+                    size += len(document)
                 text_bytes += sum(map(len, batch))
                 if progress:
-                    progress(written_documents + len(lengths), written_tokens + sum(lengths))
-                batch = next(batches, None)
+                    progress(total_documents + len(lengths), total_tokens + size)
+                batch = None if max_tokens and total_tokens + size >= max_tokens else next(batches, None)
         ends = np.cumsum(lengths, dtype="<i8").tobytes()
         (folder / f"{stem}.ends").write_bytes(ends)
-        written_documents += len(lengths)
-        written_tokens += sum(lengths)
-        shards.append(Shard(stem=stem, tokens=sum(lengths), documents=len(lengths), sha256=tokens_sum.hexdigest(), ends_sha256=hashlib.sha256(ends).hexdigest()))
+        sums = {"sha256": content.hexdigest(), "ends_sha256": hashlib.sha256(ends).hexdigest()}
+        shards.append(Shard(stem=stem, tokens=size, documents=len(lengths), **sums))
+        total_documents += len(lengths)
+        total_tokens += size
     return shards, text_bytes
 
 
-def _batched(documents: Iterable[bytes]) -> Iterable[list[bytes]]:
+def _batched(documents: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for document in documents:
@@ -125,7 +137,8 @@ class TokenStore:
             self._tokens.append(np.memmap(file, dtype, mode="r") if shard.tokens else np.empty(0, dtype))
             shard_ends = np.fromfile(folder / f"{shard.stem}.ends", "<i8")
             if len(shard_ends) and (np.any(np.diff(shard_ends, prepend=0) <= 0) or shard_ends[-1] != shard.tokens):
-                raise DataError(f"the document ends of a shard must rise to its {shard.tokens} tokens, but {str(file.with_suffix('.ends'))!r} does not; prepare it again")
+                ends_file = str(file.with_suffix(".ends"))
+                raise DataError(f"document ends must rise to the shard's {shard.tokens} tokens, but {ends_file!r} does not; prepare it again")
             ends.append(shard_ends + offset)
             offset += shard.tokens
         self.bounds: np.ndarray[Any, np.dtype[np.int64]] = np.concatenate(ends)
@@ -138,16 +151,16 @@ class TokenStore:
 
     def gather(self, index: np.ndarray[Any, np.dtype[np.int64]]) -> Tokens:
         """The tokens at these places, int64."""
+        out = np.empty(len(index), np.int64)
         if len(self._tokens) == 1:
-            out = self._tokens[0][index].astype(np.int64)
+            out[:] = self._tokens[0][index]
         else:
-            out = np.empty(len(index), np.int64)
             shard = np.searchsorted(self._shard_begin, index, side="right") - 1
             for s in np.unique(shard):
                 here = shard == s
                 out[here] = self._tokens[s][index[here] - self._shard_begin[s]]
         if len(out) and out.max() >= self.vocab_size:
-            raise DataError(f"every token must be below the vocabulary of {self.vocab_size}, but {self.name!r} holds {out.max()}; the shard is damaged, prepare it again")
+            raise DataError(f"tokens must be below the vocabulary's {self.vocab_size}, but {self.name!r} holds {out.max()}; prepare it again")
         return out
 
 
@@ -162,7 +175,8 @@ class ShardFolder:
             raise DataError(f"a folder of token shards must hold a readable meta.json, but got {str(folder)!r}: {error.strerror}") from None
         except ValidationError as error:
             first = error.errors()[0]
-            raise DataError(f"{str(folder / 'meta.json')!r} must be as `hymo data prepare` wrote it, but {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+            where = ".".join(map(str, first["loc"])) or "it"
+            raise DataError(f"{str(folder / 'meta.json')!r} must be as `hymo data prepare` wrote it, but {where}: {first['msg']}") from None
         width = np.dtype(self.meta.dtype).itemsize
         for shard in [*self.meta.train, *self.meta.validation]:
             self._check(f"{shard.stem}.bin", shard.tokens * width, shard.sha256 if verify else None)
@@ -174,6 +188,7 @@ class ShardFolder:
         file = self.folder / name
         found = file.stat().st_size if file.is_file() else None
         if found != size:
-            raise DataError(f"shard {str(file)!r} must hold {size} bytes, but {'is missing' if found is None else f'holds {found}'}; prepare it again")
+            but = "is missing" if found is None else f"holds {found}"
+            raise DataError(f"shard {str(file)!r} must hold {size} bytes, but {but}; prepare it again")
         if sha256 is not None and file_digest(file) != sha256:
             raise DataError(f"shard {str(file)!r} must hold what its meta.json says, but its content has changed; prepare it again")

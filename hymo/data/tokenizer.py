@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ Tokens = np.ndarray[Any, np.dtype[Any]]
 
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")     # what others call it, tried in this order
+_PIECE = 1 << 20
 
 
 class Tokenizer(ABC):
@@ -101,6 +102,7 @@ class JsonTokenizer(Tokenizer):
         self._library.encode_special_tokens = True      # `<|endoftext|>` inside a text is text
         self._library.no_truncation()
         self._library.no_padding()
+        self.text = text
         self.name = name
         self.fingerprint = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -114,30 +116,42 @@ class JsonTokenizer(Tokenizer):
                 self.token_bytes[i] = bytes(to_byte[c] for c in token) if spelt else token.encode()
         missing = [b for b, c in enumerate(byte_alphabet()) if c not in ids]
         if missing:
-            raise DataError(f"a tokenizer must hold all 256 bytes, or text would be lost, but got {name!r} without {len(missing)} of them (first: {missing[0]:#04x})")
+            raise DataError(f"a tokenizer must hold all 256 bytes, or text would be lost, but got {name!r} without {len(missing)} of them")
         self._byte_ids = np.array([ids[c] for c in byte_alphabet()], np.uint32)
         end = next((n for n in END_NAMES if n in special), None)
         if end is None:
-            raise DataError(f"a tokenizer must have an end-of-text token, but got {name!r} without any of {', '.join(END_NAMES)}; add one as a special token")
+            raise DataError(f"a tokenizer must have an end-of-text token, one of {', '.join(END_NAMES)}, but got {name!r} without; add it as special")
         self.eot_id = ids[end]
 
     def encode_many(self, documents: Sequence[bytes]) -> list[Tokens]:
-        try:
-            texts = [document.decode() for document in documents]
-        except UnicodeDecodeError:
-            return [self._encode_bytes(document) for document in documents]
+        texts: list[str] = []                           # every stretch of UTF-8, encoded together: the library uses all cores
+        plans: list[list[bytes | int]] = []             # for each document: stray bytes, or which of `texts`
+        for document in documents:
+            plan: list[bytes | int] = []
+            for piece in _pieces(document):
+                for text, stray in re.findall("([^\udc80-\udcff]+)|([\udc80-\udcff]+)", piece.decode("utf-8", "surrogateescape")):
+                    if text:
+                        plan.append(len(texts))
+                        texts.append(text)
+                    else:
+                        plan.append(stray.encode("utf-8", "surrogateescape"))
+            plans.append(plan)
         encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(e.ids, np.uint32) for e in encodings]
 
-    def _encode_bytes(self, document: bytes) -> Tokens:
-        """Stretches of UTF-8 through the library, the bytes between them one token each."""
-        parts: list[Tokens] = [np.empty(0, np.uint32)]
-        for text, stray in re.findall("([^\udc80-\udcff]+)|([\udc80-\udcff]+)", document.decode("utf-8", "surrogateescape")):
-            if text:
-                parts.append(np.array(self._library.encode(text, add_special_tokens=False).ids, np.uint32))
-            else:
-                parts.append(self._byte_ids[np.frombuffer(stray.encode("utf-8", "surrogateescape"), np.uint8)])
-        return np.concatenate(parts)
+        def tokens(step: bytes | int) -> Tokens:
+            return np.array(encodings[step].ids, np.uint32) if isinstance(step, int) else self._byte_ids[np.frombuffer(step, np.uint8)]
+
+        return [np.concatenate([np.empty(0, np.uint32), *map(tokens, plan)]) for plan in plans]
+
+
+def _pieces(document: bytes) -> Iterator[bytes]:
+    """A long document in pieces of about a megabyte that end with a line, where it has lines: memory stays bounded and all cores work."""
+    start = 0
+    while len(document) - start > _PIECE:
+        cut = document.rfind(b"\n", start, start + _PIECE) + 1 or start + _PIECE
+        yield document[start:cut]
+        start = cut
+    yield document[start:]
 
 
 def _must_be_byte_level(spec: Any, name: str) -> None:
@@ -145,7 +159,8 @@ def _must_be_byte_level(spec: Any, name: str) -> None:
     pre = (spec.get("pre_tokenizer") or {}) if isinstance(spec, dict) else {}
     steps = [step for step in pre.get("pretokenizers", [pre]) if step.get("type") == "ByteLevel"]
     if not steps:
-        raise DataError(f"a tokenizer must be byte-level, or text would be lost, but got {name!r} with pre_tokenizer {pre.get('type')!r}; `hymo tokenizer train` makes one")
+        kind = pre.get("type")
+        raise DataError(f"a tokenizer must be byte-level, or text is lost, but got {name!r} with pre_tokenizer {kind!r}; see hymo tokenizer train")
     if any(step.get("add_prefix_space", True) for step in steps):
         raise DataError(f"a tokenizer must keep text as it is, but got {name!r} with add_prefix_space: true; set it to false in the file")
 

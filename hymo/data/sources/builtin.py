@@ -1,4 +1,4 @@
-"""Finite sources of text: what a document is, in an order that never changes."""
+"""The corpus that is always there: the running Python's own standard library."""
 
 from __future__ import annotations
 
@@ -6,36 +6,16 @@ import hashlib
 import os
 import platform
 import sysconfig
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from hymo.data.sources.base import TextSource
 from hymo.errors import DataError
 
 
-class TextSource(ABC):
-    """A finite, ordered collection of documents, each of them bytes. Reading it twice gives the same."""
-
-    name: str
-
-    @abstractmethod
-    def documents(self) -> Iterator[bytes]:
-        """Every document that is not empty."""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Changes with the content."""
-
-    @property
-    def summary(self) -> dict[str, str | int]:
-        """What a log should say about it."""
-        return {}
-
-
 class Builtin(TextSource):
-    """The source text of the running Python's standard library, one document a file: about 12 MB of real text that is always there.
+    """The source text of the running Python's standard library, one document a file: about 12 MB of real text that needs no download.
 
     Left out: test folders, installed packages, and `_sysconfigdata*`, which holds the paths of the machine that built Python. Differs between
     versions of Python, so the version goes into the log beside the fingerprint. Licence: PSF.
@@ -57,7 +37,7 @@ class Builtin(TextSource):
                     path = Path(folder, file)
                     found.append((path.relative_to(self.root).as_posix(), path.read_bytes()))
         if not found:
-            raise DataError(f"data.source=builtin needs the standard library's .py files, but got none in {str(self.root)!r}; name a text file or folder instead")
+            raise DataError(f"data.source=builtin needs the .py files of Python's standard library, but {str(self.root)!r} has none; name a file")
         return sorted(found)
 
     def documents(self) -> Iterator[bytes]:
