@@ -88,8 +88,9 @@ class Shipper:
 
     @property
     def pending(self) -> int:
-        """Bytes of the journal that the server has not got."""
-        return self.journal.stat().st_size - int(self.sent["offset"]) if self.journal.is_file() else 0
+        """Bytes of the journal that the server has not got; none of a run that is not tracked."""
+        first = next(read(self.journal), None) if self.journal.is_file() else None
+        return self.journal.stat().st_size - int(self.sent["offset"]) if first and first[0]["tracking"] != "none" else 0
 
     def ship(self) -> int:
         """Send every line not sent yet and return their number. Raises whatever the server raises; what was sent before that is noted."""
@@ -200,7 +201,7 @@ def experiment_id(server: MlflowClient, tracking: str, name: str) -> str:
 
 
 class MlflowTracker:
-    """The Tracker (hymo/train/tracker.py) that keeps a journal and has a thread bring it to MLflow.
+    """The Tracker (hymo/train/tracker.py) that keeps a journal and has a thread bring it to MLflow; under `run.tracking: none`, the journal only.
 
     `parent` is the run folder of the run above this one in MLflow's tree. `problem` says what keeps the server from taking the journal, if anything.
     """
@@ -235,7 +236,8 @@ class MlflowTracker:
         if (self.run_dir / "recipe.yaml").is_file():
             self.artifact(self.run_dir / "recipe.yaml")
         self._journal.metrics(0, facts.metrics)
-        self._thread.start()
+        if self.tracking != "none":
+            self._thread.start()
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Put metrics on record; a (name, step) that is on record already stays as it is."""
@@ -260,7 +262,7 @@ class MlflowTracker:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S + PAUSE_S)
-        if self.shipper.pending and self.problem is None:
+        if self.tracking != "none" and self.shipper.pending and self.problem is None:
             self.problem = f"it did not take everything within {PATIENCE_S:.0f} s"
 
     # -- the thread ---------------------------------------------------------------------------------------------------------------

@@ -55,30 +55,3 @@ def console() -> Console:
 def print_json(value: Any) -> None:
     """One JSON object on stdout."""
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def si(value: float) -> str:
-    """1234567 -> '1.23 M': three digits and the usual letter."""
-    for factor, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def in_bytes(value: float) -> str:
-    """1536 -> '1.5 KiB'."""
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if abs(value) >= 1024**power:
-            return f"{value / 1024**power:.1f} {unit}"
-    return f"{value:.0f} B"
-
-
-def in_time(seconds: float) -> str:
-    """4000 -> '1 h 7 min': the two largest units."""
-    units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    for (name, size), (below, less) in zip(units, [*units[1:], ("", 0)], strict=True):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            part = int(rest // less) if less else 0
-            return f"{whole:.0f} {name}" + (f" {part} {below}" if part else "")
-    return f"{seconds:.1f} s"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hymo.cli.common import AllowCode, Json, Scale, Words, console, in_bytes, load, print_json, si
+from hymo.cli.common import AllowCode, Json, Scale, Words, console, load, print_json
+from hymo.units import in_bytes, si
 
 if TYPE_CHECKING:
     from hymo.cost import Cost

@@ -1,3 +1,176 @@
+"""`run` and `resume`: train a recipe, at the scale that suits the machine, in a run folder that can be gone on with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, print_json, split_words
+from hymo.errors import HymoError
+from hymo.units import parse_time
+
+if TYPE_CHECKING:
+    from hymo.display import Display
+    from hymo.recipe import Recipe
+    from hymo.tracking import MlflowTracker
+    from hymo.train import TrainResult
+    from hymo.train.parallel import World
+
 app = typer.Typer()
+Nproc = Annotated[int, typer.Option("--nproc", min=1, help="processes to start on this machine, one a GPU")]
+WITHIN_GPU, WITHIN_CPU = "30m", "5m"
+
+
+@app.command()
+def run(
+    words: Words = None,
+    scale: Scale = None,
+    within: Annotated[str | None, typer.Option("--within", metavar="TIME", help="time the chosen scale may take (default 30m; 5m on a CPU)")] = None,
+    nproc: Nproc = 1,
+    json: Json = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Train a recipe. Without --scale: the largest scale that fits this machine and ends in time, said first."""
+    if scale is not None and within is not None:
+        raise HymoError(f"--within chooses a scale, so --scale must be left out, but got {scale=} and {within=}")
+    seconds = parse_time(within) if within else None
+    from hymo import display
+    from hymo.recipe import dump, load_recipe
+    from hymo.train.parallel import joined
+
+    name, overrides = split_words(words)
+    shown = display.choose(json)
+    with joined(load_recipe(name, overrides, allow_code=allow_code).train.device) as world:
+        if world.first:
+            scale = pick_scale(name, overrides, scale, seconds, allow_code, world, nproc, shown.say)
+        size = world.share(scale or "full")
+        recipe = load_recipe(name, overrides, scale=size, allow_code=allow_code)
+        folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
+        if world.first:
+            folder.mkdir(parents=True)
+            (folder / "recipe.yaml").write_text(dump(recipe))
+        world.barrier()
+        tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
+        try:
+            if nproc > 1:
+                start_processes(nproc, folder, json, allow_code)
+            else:
+                go(recipe, folder, shown, json, resume=False, tags=tags)
+        except HymoError:
+            if world.first and not (folder / "journal.jsonl").is_file():
+                shutil.rmtree(folder)  # it never began: nothing half-written stays
+            raise
+
+
+@app.command()
+def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: Json = False, allow_code: AllowCode = False) -> None:
+    """Go on with a run that was stopped or killed, from its newest whole checkpoint."""
+    from hymo import display
+    from hymo.cli.runs import folder_of
+    from hymo.recipe import load_recipe
+
+    folder = folder_of(run, output)
+    recipe = load_recipe(folder / "recipe.yaml", allow_code=allow_code)
+    if nproc > 1:
+        start_processes(nproc, folder, json, allow_code)
+    else:
+        go(recipe, folder, display.choose(json), json, resume=True)
+
+
+def pick_scale(
+    name: str, overrides: list[str], scale: str | None, within: float | None, allow_code: bool, world: World, nproc: int, say: Callable[[str], None]
+) -> str:
+    """The scale to train at: the one asked for, if it fits the memory, or the one that suits the machine, with the reasons said."""
+    from hymo import sizing
+    from hymo.recipe import load_recipe, scales
+
+    def at(scale: str) -> Recipe:
+        return load_recipe(name, overrides, scale=scale, allow_code=allow_code)
+
+    devices, known = max(nproc, world.size), scales(name)
+    if scale is not None or not known:
+        scale = scale or "full"
+        sizing.check_memory(at(scale), world.device, devices)
+        return scale
+    limit = within or parse_time(WITHIN_CPU if world.device.type == "cpu" else WITHIN_GPU)
+    choice = sizing.choose(name, [*known, "full"], at, limit, world.device, devices)
+    for sentence in choice.words:
+        say(sentence)
+    return choice.chosen.scale
+
+
+def go(recipe: Recipe, folder: Path, shown: Display, json: bool, *, resume: bool, tags: dict[str, str] | None = None) -> None:
+    """Train in `folder`, show it, and say how it ended and how to go on."""
+    from hymo.tracking import MlflowTracker
+    from hymo.train import train
+    from hymo.train.checkpoint import paths
+
+    first = int(os.environ.get("RANK", "0")) == 0
+    tracker = MlflowTracker(recipe, folder, tags=tags) if first else None
+    resume = resume and bool(paths(folder / "checkpoints"))  # killed before its first checkpoint, it begins
+    with interruptible(shown.say if first else lambda _: None) as stop, shown:
+        result = train(recipe, run_dir=folder, tracker=tracker, resume=resume, on_step=shown.step, should_stop=stop.is_set)
+    if tracker is not None:
+        report(recipe, result, tracker, shown, json)
+    if result.status != "finished":
+        raise typer.Exit(130 if result.status == "stopped" else 1)
+
+
+@contextmanager
+def interruptible(say: Callable[[str], None]) -> Iterator[threading.Event]:
+    """The first Ctrl-C asks for a stop after the step that is running; the second one ends the program there and then."""
+    stop = threading.Event()
+
+    def ask(signum: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+        say("stopping after this step, with a checkpoint; Ctrl-C again stops at once")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def report(recipe: Recipe, result: TrainResult, tracker: MlflowTracker, shown: Display, json: bool) -> None:
+    """The last words: how good it became, where it is in MLflow, how to go on."""
+    import math
+
+    folder, words, chance = result.run_dir, recipe.model.vocab_size, math.log(recipe.model.vocab_size)
+    _, loss, bpb = result.validation[-1] if result.validation else (0, None, None)
+    if json:
+        print_json({"status": result.status, "step": result.step, "val_loss": loss, "val_bpb": bpb, "run": folder.name, "folder": str(folder),
+                    "mlflow": tracker.link, "tracking_problem": tracker.problem})  # fmt: skip
+        return
+    shown.say(f"{result.status} after {result.step:,} steps" + (f": {result.message}" if result.message else ""))
+    if loss is not None:
+        bits = "" if bpb is None else f", {bpb:.3f} bits per byte"
+        shown.say(f"val loss {loss:.4f}{bits} on held-out text: {loss / chance:.0%} of ln({words:,}) = {chance:.4f}, the loss of knowing nothing")
+    if result.status == "stopped":
+        shown.say(f"go on with: hymo resume {folder.name}" + ("" if recipe.run.output == "runs" else f" --output {recipe.run.output}"))
+    if tracker.problem:
+        shown.say(f"the tracking server did not take everything ({tracker.problem}); it is kept in {folder}, and `hymo sync` sends it")
+    if tracker.link:
+        page = "" if tracker.tracking.startswith("http") else "   (`hymo ui` starts the page)"
+        shown.say(f"MLflow run: {tracker.link}{page}")
+
+
+def start_processes(nproc: int, folder: Path, json: bool, allow_code: bool) -> None:
+    """torchrun, on this machine: every process goes on with the run in `folder`. A run with no checkpoint begins."""
+    options = [*(["--json"] if json else []), *(["--allow-code"] if allow_code else [])]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+    code = subprocess.run([*torchrun, "-m", "hymo", "resume", str(folder), *options], check=False).returncode
+    if code:
+        raise typer.Exit(code)

@@ -16,6 +16,7 @@ from hymo.cli.common import Json, Output, console, print_json
 from hymo.errors import HymoError
 
 app = typer.Typer()
+MLFLOW_ID = 32  # hex digits
 Tracking = Annotated[str, typer.Option("--tracking", metavar="URI", help="MLflow store; `auto`: $MLFLOW_TRACKING_URI, or mlflow.db in this folder")]
 
 
@@ -47,6 +48,22 @@ def runs(output: Output = Path("runs"), json: Json = False) -> None:
 def finite(metrics: dict[str, float]) -> dict[str, float | None]:
     """JSON has no NaN: a metric that is not finite is null."""
     return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
+
+
+def folder_of(run: str, output: Path) -> Path:
+    """The folder of the run that is named on a command line; asks MLflow when this folder does not know it. Raises HymoError."""
+    from hymo.runs import RECIPE, find, unknown
+
+    folder = find(run, output)
+    if folder is None and len(run) == MLFLOW_ID and set(run) <= set("0123456789abcdef"):
+        from hymo import tracking
+
+        folder = tracking.folder_of(run, tracking.address("auto"))
+    if folder is None:
+        raise unknown(run, output)
+    if not (folder / RECIPE).is_file():
+        raise HymoError(f"a run folder must hold {RECIPE}, but got {str(folder)!r}, which does not; it was moved or is no run of hymo's")
+    return folder
 
 
 @app.command()

@@ -1,0 +1,68 @@
+import json
+import re
+
+import pytest
+
+from hymo.errors import HymoError
+from hymo.journal import Journal
+from hymo.runs import find, list_runs, unknown
+
+
+def make(output, name, run_id=None, ended=None):
+    journal = Journal(output / name)
+    journal.append("start", uid=name)
+    journal.metrics(7, {"loss/main": 3.5, "val/loss": 4.0})
+    journal.metrics(8, {"loss/main": 3.0})
+    if ended:
+        journal.append("finish", status=ended, tags={})
+    journal.close()
+    if run_id:
+        (output / name / "sent.json").write_text(json.dumps({"run_id": run_id, "offset": 0}))
+    return output / name
+
+
+def test_a_run_is_what_its_journal_says(tmp_path):
+    make(tmp_path, "first", "ab12", ended="finished")
+    make(tmp_path, "second")
+    first, second = list_runs(tmp_path)
+    assert (first.name, first.status, first.step, first.run_id) == ("first", "finished", 8, "ab12")
+    assert first.metrics == {"loss/main": 3.0, "val/loss": 4.0}
+    assert (second.status, second.run_id) == ("running", None)
+
+
+def test_a_resumed_run_is_running_again(tmp_path):
+    folder = make(tmp_path, "first", ended="stopped")
+    again = Journal(folder)
+    again.append("start", uid="first")
+    again.close()
+    assert list_runs(tmp_path)[0].status == "running"
+
+
+def test_no_runs(tmp_path):
+    assert list_runs(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("words", ["v1_0-tiny-aaaa0000", "v1_0-tiny-a", "0123abcd", "01", "0123abcdffff"])
+def test_a_run_has_many_names(tmp_path, words):
+    folder = make(tmp_path, "v1_0-tiny-aaaa0000", "0123abcdffff")
+    make(tmp_path, "v1_0-tiny-bbbb0000", "4567abcdffff")
+    assert find(words, tmp_path) == folder
+    assert find(str(folder), tmp_path / "elsewhere") == folder
+
+
+def test_an_ambiguous_prefix_is_refused(tmp_path):
+    make(tmp_path, "v1_0-aa")
+    make(tmp_path, "v1_0-bb")
+    with pytest.raises(HymoError, match="unambiguous prefix, but got 'v1_0', which fits v1_0-aa, v1_0-bb"):
+        find("v1_0", tmp_path)
+
+
+@pytest.mark.parametrize("words", ["", "v2", "9999"])
+def test_an_unknown_run_is_none(tmp_path, words):
+    make(tmp_path, "v1_0-aa", "0123")
+    assert find(words, tmp_path) is None
+
+
+def test_an_unknown_run_is_told_what_is_near(tmp_path):
+    make(tmp_path, "v1_0-aa", "0123")
+    assert re.search(r"but got 'v1_0-ab'; did you mean 'v1_0-aa'\?", str(unknown("v1_0-ab", tmp_path)))
