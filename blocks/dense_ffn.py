@@ -19,6 +19,8 @@ class DenseFfn(Block):
     """
 
     class Config(BlockConfig):
+        """The network's width."""
+
         type: Literal["dense_ffn"] = "dense_ffn"
         inter_dim: int = Field(default=2304, gt=0, description="hidden width of the network")
 

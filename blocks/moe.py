@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
-from hymo.ops.grouped_linear import ALIGNMENT, grouped_linear
+from hymo.ops.grouped_linear import ALIGNMENT, GroupedLinear
 from hymo.registry import build, get
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Moe(Block):
         d, e, f = layer.d_model, config.n_routed, config.inter_dim
         self.gate = nn.Linear(d, e)
         self.gate.bias.requires_grad_(config.balance in ("aux_loss", "none"))
-        self.w_gate_up = nn.Parameter(torch.empty(e, 2, f, d))      # stacks of matrices in nn.Linear's layout; gate, then up
-        self.w_down = nn.Parameter(torch.empty(e, d, f))
+        self.w_gate_up = GroupedLinear(e, d, 2 * f)     # as in dense_ffn, one matrix per expert: gate, then up
+        self.w_down = GroupedLinear(e, f, d)
         expert = get("ffn", "dense_ffn").Config.model_validate({"type": "dense_ffn", "inter_dim": f})
         self.shared = nn.ModuleList(build("ffn", expert, layer) for _ in range(config.n_shared))
         self.register_buffer("load_ema_E", torch.empty(e))
@@ -138,13 +138,11 @@ class Moe(Block):
         sorted_M, order_M = chosen_NK.flatten().to(torch.int16).sort(stable=True)
         inverse_M = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(len(order_M), device=order_M.device))
         ends_E = torch.searchsorted(sorted_M, torch.arange(e, device=sorted_M.device, dtype=torch.int16), right=True, out_int32=True)
-        dtype = torch.get_autocast_dtype(x_ND.device.type) if torch.is_autocast_enabled(x_ND.device.type) else x_ND.dtype
-        rows_MD = gather(x_ND.to(dtype), order_M // k, inverse_M.view(-1, k))
-        hidden = grouped_linear(rows_MD, self.w_gate_up.to(dtype).flatten(1, 2), ends_E)
-        gate, up = hidden.chunk(2, dim=-1)
-        out_MD = grouped_linear(F.silu(gate) * up, self.w_down.to(dtype), ends_E)
+        rows_MD = gather(x_ND, order_M // k, inverse_M.view(-1, k))
+        gate, up = self.w_gate_up(rows_MD, ends_E).chunk(2, dim=-1)
+        out_MD = self.w_down(F.silu(gate) * up, ends_E)
         out_NKD = gather(out_MD, inverse_M, order_M[:, None]).view(-1, k, x_ND.shape[1])
-        return (out_NKD * weights_NK[..., None]).sum(dim=1).to(dtype)
+        return (out_NKD * weights_NK[..., None]).sum(dim=1).to(out_MD.dtype)
 
     # -- statistics and balance ---------------------------------------------------------------------------------------------------
     @torch.no_grad()
@@ -194,7 +192,7 @@ class Moe(Block):
         return 0
 
     def active_fraction(self, parameter: str) -> float:
-        return self.config.top_k / self.config.n_routed if parameter in ("w_gate_up", "w_down") else 1.0
+        return self.config.top_k / self.config.n_routed if parameter.startswith(("w_gate_up.", "w_down.")) else 1.0
 
     def component(self, parameter: str) -> str | None:
         if parameter.startswith("gate."):
@@ -202,14 +200,11 @@ class Moe(Block):
         return "moe shared" if parameter.startswith("shared.") else "moe routed"
 
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
-        """gate.weight N(0, 0.006^2), gate.bias 0; each expert as an nn.Linear of its own would be."""
+        """gate.weight N(0, 0.006^2), gate.bias 0."""
         if name == "gate.weight":
             weight.normal_(0, 0.006, generator=generator)
         elif name == "gate.bias":
             weight.zero_()
-        elif name in ("w_gate_up", "w_down"):
-            bound = weight.shape[-1] ** -0.5
-            weight.uniform_(-bound, bound, generator=generator)
         else:
             return False
         return True

@@ -6,7 +6,8 @@ Values are drawn on the CPU in fp32 and moved, one parameter at a time: the devi
 A parameter is filled by the first of these that knows it:
 
 1. `Block.init_parameter` of the blocks that enclose it, the outermost first: a block may decide for its parts.
-2. PyTorch's defaults: Linear and Conv weight and bias U(-1/sqrt(fan_in), 1/sqrt(fan_in)); RMSNorm and LayerNorm ones, LayerNorm bias zeros.
+2. PyTorch's defaults: Linear (each group's too) and Conv, weight and bias, U(-1/sqrt(fan_in), 1/sqrt(fan_in)); RMSNorm and LayerNorm weight 1,
+   bias 0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from hymo.block import Block
 from hymo.errors import HymoError
+from hymo.ops.grouped_linear import GroupedLinear
 
 Rule = Callable[[str, Tensor, torch.Generator], bool]
 
@@ -51,12 +53,14 @@ def fill(module: nn.Module, path: str, value: Tensor, generator: torch.Generator
     """Draw the initial value of the parameter at `path` into `value`, a CPU tensor."""
     if rule is not None and rule(path, value, generator):
         return
-    for block, inner in _enclosing(module, path):
+    for block, inner in enclosing(module, path):
         if block.init_parameter(inner, value, generator):
             return
     owner_path, _, leaf = path.rpartition(".")
     owner = module.get_submodule(owner_path)
-    if isinstance(owner, (nn.Linear, _ConvNd)):
+    if isinstance(owner, (nn.Linear, GroupedLinear)):
+        uniform_fan_in(value, owner.weight.shape[-1], generator)
+    elif isinstance(owner, _ConvNd):
         uniform_fan_in(value, owner.weight[0].numel(), generator)
     elif isinstance(owner, (nn.RMSNorm, nn.LayerNorm)):
         value.fill_(1.0 if leaf == "weight" else 0.0)
@@ -84,7 +88,7 @@ def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
     return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def _enclosing(module: nn.Module, path: str) -> Iterator[tuple[Block, str]]:
+def enclosing(module: nn.Module, path: str) -> Iterator[tuple[Block, str]]:
     """Blocks that hold the parameter at `path`, outermost first, each with the path inside it."""
     parts = path.split(".")
     here = module

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hymo.block import Block, BlockConfig, Context, LayerInfo
-from hymo.data.batch import IGNORED, Batch
 from hymo.init import initialise
-from hymo.ops.linear_cross_entropy import linear_cross_entropy
+from hymo.ops.linear_cross_entropy import IGNORED, linear_cross_entropy
 from hymo.recipe import Recipe, resolve_stack
 from hymo.recipe.tree import ModelConfig
 from hymo.registry import build
+
+if TYPE_CHECKING:
+    from hymo.data import Batch
 
 
 @dataclass
@@ -108,9 +110,10 @@ class HyMo(nn.Module):
         if not path.startswith("layers."):
             return path
         _, index, inner = path.split(".", 2)
-        return f"{self._layer(int(index)).info.name}.{inner}"
+        return f"{self.layer(int(index)).info.name}.{inner}"
 
-    def _layer(self, index: int) -> Layer:
+    def layer(self, index: int) -> Layer:
+        """The layer at a position of the stack."""
         layer = self.layers[index]
         assert isinstance(layer, Layer)
         return layer
@@ -197,7 +200,7 @@ class HyMo(nn.Module):
         """State before the first token, on the model's device and in its dtype unless told otherwise."""
         weight = self.embedding.weight
         where, kind = device or weight.device, dtype or weight.dtype
-        return DecodeState(tuple(self._layer(i).mixer.initial_state(batch, where, kind) for i in range(len(self.layers))))
+        return DecodeState(tuple(self.layer(i).mixer.initial_state(batch, where, kind) for i in range(len(self.layers))))
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodeState) -> tuple[Tensor, DecodeState]:
@@ -206,7 +209,7 @@ class HyMo(nn.Module):
         x_BTD: Tensor = self.embedding(tokens_BT)
         states = []
         for index, before in enumerate(state.layers):
-            x_BTD, after = self._layer(index).step(x_BTD, before, ctx)
+            x_BTD, after = self.layer(index).step(x_BTD, before, ctx)
             states.append(after)
         return self._logits(self.norm(x_BTD)), DecodeState(tuple(states), ctx.whole)
 

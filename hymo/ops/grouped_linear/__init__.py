@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hymo.ops.grouped_linear import reference
 
@@ -21,4 +21,17 @@ def grouped_linear(x_ND: Tensor, weight_EFD: Tensor, ends_E: Tensor, *, impl: Im
     """
     if impl == "reference" or (impl == "auto" and x_ND.dtype == torch.float64):
         return reference.grouped_linear(x_ND, weight_EFD, ends_E)
-    return F.grouped_mm(x_ND, weight_EFD.mT, offs=ends_E)
+    return F.grouped_mm(x_ND.contiguous(), weight_EFD.contiguous().mT, offs=ends_E)
+
+
+class GroupedLinear(nn.Module):
+    """A bias-free nn.Linear for each group of rows: weight (groups, out_features, in_features), see grouped_linear."""
+
+    def __init__(self, groups: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, out_features, in_features))
+
+    def forward(self, x_ND: Tensor, ends_E: Tensor) -> Tensor:
+        kind = x_ND.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_ND.dtype
+        return grouped_linear(x_ND.to(dtype), self.weight.to(dtype), ends_E)

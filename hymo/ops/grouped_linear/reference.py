@@ -5,6 +5,7 @@ from torch import Tensor
 
 
 def grouped_linear(x_ND: Tensor, weight_EFD: Tensor, ends_E: Tensor) -> Tensor:
+    """See the package."""
     begin, parts = 0, []
     for weight_FD, end in zip(weight_EFD, ends_E.tolist(), strict=True):
         parts.append(x_ND[begin:end] @ weight_FD.mT)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORED = -100
+CHUNK_NUMBERS = {"cpu": 2**23, "cuda": 2**27}      # logits alive at a time: as many as keep a GPU busy, fewer where caches are small
 
 
 def linear_cross_entropy(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
@@ -82,6 +83,5 @@ def _rows(logits_CW: Tensor, targets_C: Tensor, softcap: float, want_grad: bool)
 
 
 def _chunks(rows: int, width: int, device: str) -> list[slice]:
-    """Slices over the rows such that one chunk of logits stays near 2^27 numbers on a GPU and 2^23 on a CPU (its caches are small)."""
-    size = max(1, (2**23 if device == "cpu" else 2**27) // width)
+    size = max(1, CHUNK_NUMBERS[device] // width)
     return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]

@@ -1,0 +1,187 @@
+"""What a recipe costs: parameters, FLOPs, decoding state, memory. The only owner of the factors 2 and 3.
+
+    forward FLOPs per token  = 2 * (weights of Linear products, routed ones times their active share) + the blocks' own mixing_flops
+    training FLOPs per token = 3 * forward  (forward once, backward twice: 6 FLOPs per weight)
+
+The output head is one Linear product, tied or not, and one more for each extra prediction head; looking tokens up in the embedding is none.
+Attention is counted as causal: half of a square. `flops_per_token_train_square` counts the whole square, as many published figures do.
+Norms, activations and rotations count nowhere. Everything comes from a model on the meta device: nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from hymo.block import Block
+from hymo.init import enclosing
+from hymo.model import HyMo, build_hymo
+from hymo.ops.grouped_linear import GroupedLinear
+from hymo.recipe import Recipe
+
+_PER_MULTIPLY_ADD = 2
+_TRAIN_PER_FORWARD = 3
+_CACHE_BYTES = 2        # a key-value cache is kept in bf16
+_STATE_BYTES = 4        # a recurrent state in fp32
+
+
+@dataclass(frozen=True)
+class Component:
+    """One row of the parameter table."""
+
+    name: str                           # a block's name, or the part of the model
+    layers: int                         # layers (or prediction heads) it sums over
+    active: int                         # parameters that one token uses
+    stored: int
+    flops_per_token_forward: float
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer of the stack, its norms included."""
+
+    index: int
+    name: str                           # logical name: M0
+    mixer: str
+    ffn: str
+    active: int
+    stored: int
+    flops_per_token_forward: float
+    cache_elems: int                    # numbers kept per sequence that grow with the context, at `context` tokens
+    state_elems: int                    # numbers kept per sequence at any context
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the model of a recipe costs on sequences of `context` tokens."""
+
+    active: int
+    stored: int
+    components: list[Component]
+    layers: list[LayerCost]
+    context: int
+    flops_per_token_forward: float      # attention causal: half of a square
+    flops_per_token_train: float        # attention causal: half of a square
+    flops_per_token_train_square: float
+    kv_bytes: int                       # key-value caches of one sequence, bf16
+    state_bytes: int                    # recurrent states of one sequence, fp32
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Something to be summed: a parameter, or a block's mixing."""
+
+    row: str
+    layer: int | None                   # position in the stack, or None
+    stored: int = 0
+    active: float = 0
+    flops: float = 0
+
+
+def count(recipe: Recipe) -> Cost:
+    """The cost of `recipe` at its train.seq_len."""
+    return count_model(build_hymo(recipe, device="meta"), recipe.train.seq_len)
+
+
+def count_model(model: HyMo, context: int) -> Cost:
+    """The cost of a model, whatever device it is on, reading sequences of `context` tokens."""
+    entries = [*_parameters(model), *_mixing(model, context), *_heads(model)]
+    rows = list(dict.fromkeys(entry.row for entry in entries if entry.stored or entry.flops))
+    layers = [_layer_cost(model, index, entries, context) for index in range(len(model.layers))]
+    forward = sum(entry.flops for entry in entries)
+    # Causal attention is linear in the context, so the whole square is what twice the context would do causally.
+    square = forward + sum(entry.flops for entry in _mixing(model, 2 * context)) - sum(entry.flops for entry in _mixing(model, context))
+    return Cost(
+        active=round(sum(entry.active for entry in entries)),
+        stored=sum(entry.stored for entry in entries),
+        components=[_component(model, row, [entry for entry in entries if entry.row == row]) for row in rows],
+        layers=layers,
+        context=context,
+        flops_per_token_forward=forward,
+        flops_per_token_train=_TRAIN_PER_FORWARD * forward,
+        flops_per_token_train_square=_TRAIN_PER_FORWARD * square,
+        kv_bytes=_CACHE_BYTES * sum(layer.cache_elems for layer in layers),
+        state_bytes=_STATE_BYTES * sum(layer.state_elems for layer in layers),
+    )
+
+
+def linear_flops(block: Block) -> float:
+    """Forward FLOPs per token of the Linear products of a block, routed ones times their active share."""
+    products = (entry for path, _ in block.named_parameters() for entry in [_parameter(block, path, block.name, None)])
+    return sum(entry.flops for entry in products)
+
+
+def _parameters(model: HyMo) -> Iterator[_Entry]:
+    for path, _ in model.named_parameters():
+        parts = path.split(".")
+        if parts[0] == "layers":
+            layer = model.layer(int(parts[1]))
+            block = {"mixer": layer.mixer, "ffn": layer.ffn}.get(parts[2])      # None: a norm of the stack's
+            row = (block and block.component(".".join(parts[3:]))) or layer.mixer.name
+            yield _parameter(model, path, row, layer.info.index)
+        elif parts[0] == "mtp":
+            yield _parameter(model, path, model.mtp.component(".".join(parts[1:])) or model.mtp.name, None)
+        else:
+            yield _parameter(model, path, _own_rows(model)[parts[0]], None)
+
+
+def _own_rows(model: HyMo) -> dict[str, str]:
+    """Rows of what belongs to the stack itself."""
+    return {"embedding": "embedding" if model.head is not None else "embedding (tied with head)", "head": "head", "norm": "final norm"}
+
+
+def _parameter(root: nn.Module, path: str, row: str, layer: int | None) -> _Entry:
+    owner_path, _, leaf = path.rpartition(".")
+    owner = root.get_submodule(owner_path)
+    stored = root.get_parameter(path).numel()
+    active = stored * math.prod(block.active_fraction(inner) for block, inner in enclosing(root, path))
+    multiplies = leaf == "weight" and isinstance(owner, (nn.Linear, GroupedLinear))
+    return _Entry(row, layer, stored, active, _PER_MULTIPLY_ADD * active if multiplies else 0)
+
+
+def _mixing(model: HyMo, context: int) -> Iterator[_Entry]:
+    for index in range(len(model.layers)):
+        layer = model.layer(index)
+        yield _Entry(layer.mixer.name, index, flops=layer.mixer.mixing_flops(context))
+        if layer.ffn is not None:
+            yield _Entry(layer.ffn.component("") or layer.ffn.name, index, flops=layer.ffn.mixing_flops(context))
+    yield _Entry(model.mtp.name, None, flops=model.mtp.mixing_flops(context))
+
+
+def _heads(model: HyMo) -> Iterator[_Entry]:
+    """Products with the output matrix: an untied one is a Linear and counted already; each extra head multiplies with it once more."""
+    product = _PER_MULTIPLY_ADD * float(model.head_weight.numel())
+    if model.head is None:
+        yield _Entry(_own_rows(model)["embedding"], None, flops=product)
+    yield _Entry(model.mtp.name, None, flops=len(model.mtp_weights) * product)
+
+
+def _component(model: HyMo, row: str, entries: list[_Entry]) -> Component:
+    layers = {entry.layer for entry in entries if entry.layer is not None}
+    return Component(
+        name=row,
+        layers=len(layers) or (len(model.mtp_weights) if row == model.mtp.name else 1),
+        active=round(sum(entry.active for entry in entries)),
+        stored=sum(entry.stored for entry in entries),
+        flops_per_token_forward=sum(entry.flops for entry in entries),
+    )
+
+
+def _layer_cost(model: HyMo, index: int, entries: list[_Entry], context: int) -> LayerCost:
+    layer = model.layer(index)
+    own = [entry for entry in entries if entry.layer == index]
+    state = layer.mixer.state_elems(0)
+    return LayerCost(
+        index=index,
+        name=layer.info.name,
+        mixer=layer.mixer.name,
+        ffn="none" if layer.ffn is None else layer.ffn.name,
+        active=round(sum(entry.active for entry in own)),
+        stored=sum(entry.stored for entry in own),
+        flops_per_token_forward=sum(entry.flops for entry in own),
+        cache_elems=layer.mixer.state_elems(context) - state,
+        state_elems=state,
+    )
