@@ -19,7 +19,7 @@ def block(type: str, **settings: Any) -> Any:
 
 Mixer = Annotated[BlockConfig, BlockField("mixer")]
 Ffn = Annotated[BlockConfig, BlockField("ffn", default="none")]
-Position = Annotated[BlockConfig, BlockField("position", default=block("rope"))]
+Position = Annotated[BlockConfig, BlockField("position", default="rope")]
 Head = Annotated[BlockConfig, BlockField("head", default="mtp")]
 
 
