@@ -172,7 +172,8 @@ class Live(Display):
         facts = [f"loss {self.info.loss:.4f}", self.validation]
         facts += [f"{si(values['speed/tokens_per_s'])}tokens/s"] if "speed/tokens_per_s" in values else []
         facts += [f"MFU {values['speed/mfu']:.1%}"] if "speed/mfu" in values else []
-        return Group(bar, Text(sparkline(self.losses, max(8, self.console.width - 2)), style="cyan"), Text("  ".join(fact for fact in facts if fact)))
+        losses = Text(sparkline(self.losses, max(8, self.console.width - 2)), style="cyan")
+        return Group(bar, losses, Text("  ".join(fact for fact in facts if fact), no_wrap=True, overflow="ellipsis"))
 
 
 def choose(json_lines: bool) -> Display:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE] [KEY=VALUE…]", help="a recipe's file or shipped name (default v1_0), then overrides such as model.mtp.depth=1"),
+    typer.Argument(metavar="RECIPE|KEY=VALUE", help="a recipe's file or shipped name (default v1_0), then overrides such as model.mtp.depth=1"),
 ]
 Scale = Annotated[str | None, typer.Option("--scale", metavar="NAME", help="one of the recipe's `scales`, or `full` for the recipe as written")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
