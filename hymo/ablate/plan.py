@@ -1,0 +1,186 @@
+"""From experiments to a plan: every arm resolved, its differences shown, its match held, its price known, before anything runs.
+
+The arms of one command are one family: one baseline, one correction for looking at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hymo.ablate.definition import AGAIN, BASELINE, Experiment, change
+from hymo.ablate.difference import Change, differences
+from hymo.ablate.matching import matched
+from hymo.cost import Cost, count
+from hymo.errors import AblationError, RecipeError, did_you_mean
+from hymo.recipe import Recipe, fingerprint, load_recipe, recipe_from_dict, to_dict, with_overrides
+
+SALT = 1_000_003        # between a seed and its A/A seed: further apart than any ablation has seeds
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to build the model: a recipe (its seed is set run by run), and how it came about."""
+
+    label: str
+    recipe: Recipe
+    cost: Cost
+    experiment: Experiment | None = None        # None: the baseline and its A/A arm
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()                 # what was solved, and what else moved
+    salt: int = 0                               # added to the seed of the initial weights, never to that of the data
+    factors: tuple[str, ...] = ()               # labels of the two arms that this one combines (--cross)
+    lr_unresolved: bool = False                 # the best learning rate tried lies at the edge (--tune lr)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one `hymo ablate` does. `left_out` says which arms are none at this scale."""
+
+    experiments: tuple[Experiment, ...]
+    scale: str
+    seeds: tuple[int, ...]
+    baseline: Arm
+    arms: tuple[Arm, ...]
+    again: Arm | None = None
+    left_out: tuple[str, ...] = ()
+    looks: tuple[int, ...] = ()                 # numbers of seeds after which to judge (`--until decided`); empty: once, at the end
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def everything(self) -> tuple[Arm, ...]:
+        """Baseline, A/A arm, arms: in the order they run within a seed."""
+        return (self.baseline, *([self.again] if self.again else []), *self.arms)
+
+    @property
+    def name(self) -> str:
+        return "+".join(experiment.name for experiment in self.experiments)
+
+
+def make_plan(
+    experiments: Sequence[Experiment],
+    *,
+    scale: str,
+    seeds: int,
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    again: bool = False,
+    cross: bool = False,
+    looks: Sequence[int] = (),
+) -> Plan:
+    """Resolve every arm of `experiments` at `scale`. `only` names the arms to keep, `overrides` change the base for all of them.
+
+    Raises AblationError or RecipeError, one line with a place, for anything that would make the comparison unfair or impossible.
+    """
+    if seeds < 2:
+        raise AblationError(f"an ablation must have 2 seeds at least, but got seeds={seeds}; one seed never names a winner, and 3 see only large effects")
+    base = _base(experiments, scale, overrides)
+    baseline = Arm(BASELINE, base, count(base))
+    several = len(experiments) > 1
+    arms: list[Arm] = []
+    left_out: list[str] = []
+    known = {fingerprint(base): BASELINE}
+    for experiment in experiments:
+        for name in experiment.definition.arms:
+            label = f"{experiment.name}/{name}" if several else name
+            arm = _arm(experiment, name, label, baseline)
+            same = known.setdefault(fingerprint(arm.recipe), label)
+            if same != label:
+                left_out.append(f"{label} is the same as {same} at scale {scale}")
+            else:
+                arms.append(arm)
+    arms = _only(arms, only, left_out)
+    if cross:
+        arms += _crossed(experiments, arms, baseline)
+    if not arms:
+        raise AblationError(f"an ablation must have an arm that differs from the baseline, but got none at scale {scale}: {'; '.join(left_out)}")
+    first = base.run.seed
+    twin = Arm(AGAIN, base, baseline.cost, salt=SALT) if again else None
+    return Plan(tuple(experiments), scale, tuple(range(first, first + seeds)), baseline, tuple(arms), twin, tuple(left_out), tuple(looks))
+
+
+def _base(experiments: Sequence[Experiment], scale: str, overrides: Sequence[str]) -> Recipe:
+    """The one recipe that all the experiments start from."""
+    bases: dict[str, Recipe] = {}
+    for experiment in experiments:
+        definition = experiment.definition
+        beside = experiment.path.parent / definition.base
+        try:
+            recipe = load_recipe(beside if beside.is_file() else definition.base, scale=scale)
+            raw = change(to_dict(recipe), definition.set)
+            recipe = with_overrides(raw, overrides)
+        except RecipeError as error:
+            raise experiment.error(f"the base of {experiment.name!r}: {error}", "set" if definition.set else "base") from None
+        bases.setdefault(fingerprint(recipe), recipe)
+    if len(bases) > 1:
+        names = ", ".join(experiment.name for experiment in experiments)
+        raise AblationError(f"experiments ablated together must share their base recipe, but got {names} with {len(bases)} bases; ablate them one by one")
+    return next(iter(bases.values()))
+
+
+def _arm(experiment: Experiment, name: str, label: str, baseline: Arm) -> Arm:
+    return _resolve(experiment, [name], label, baseline, experiment.definition.arms[name])
+
+
+def _resolve(experiment: Experiment, names: list[str], label: str, baseline: Arm, *deltas: dict[str, Any]) -> Arm:
+    raw = to_dict(baseline.recipe)
+    try:
+        for delta in deltas:
+            raw = change(raw, delta)
+        recipe = recipe_from_dict(raw)
+    except RecipeError as error:
+        raise experiment.error(f"arm {label!r} does not apply: {error}", "arms", names[0]) from None
+    if recipe.run != baseline.recipe.run:
+        raise experiment.error(f"arm {label!r} must leave `run` alone, but got a change of it; seeds and folders belong to the plan", "arms", names[0])
+    recipe, solved = matched(experiment, names[0], recipe, baseline.cost)
+    changes = tuple(differences(baseline.recipe, recipe))
+    solves = [field.removeprefix("model.layers.") for field in experiment.definition.match.solve]
+    stray = [one.setting for one in changes if not one.matches([*experiment.definition.factor, *solves])]
+    notes = [f"solved {one}" for one in solved]
+    if stray:
+        notes.append(f"also moves {', '.join(stray)}, which {'is' if len(stray) == 1 else 'are'} not its factor ({', '.join(experiment.definition.factor)})")
+    return Arm(label, recipe, count(recipe), experiment, changes, tuple(notes))
+
+
+def _only(arms: list[Arm], only: Sequence[str], left_out: list[str]) -> list[Arm]:
+    """The arms that were asked for, by label or by name."""
+    if not only:
+        return arms
+    by_name = {name: arm for arm in arms for name in (arm.label.rpartition("/")[2], arm.label)}
+    for name in only:
+        if name not in by_name:
+            gone = next((f"; {why}" for why in left_out if why.startswith(f"{name} ") or f"/{name} " in why), None)
+            raise AblationError(f"an arm must be one of the experiments', but got {name!r}{gone or did_you_mean(name, by_name)}")
+    wanted = {by_name[name].label for name in only}
+    return [arm for arm in arms if arm.label in wanted]
+
+
+def _crossed(experiments: Sequence[Experiment], arms: list[Arm], baseline: Arm) -> list[Arm]:
+    """The cells of the factorial that hold two changes at once, one from either experiment."""
+    if len(experiments) != 2:
+        raise AblationError(f"--cross must have two experiments, one factor each, but got {len(experiments)}; their arms are combined pair by pair")
+    first, second = ([arm for arm in arms if arm.experiment is experiment] for experiment in experiments)
+    one, two = (experiment.definition for experiment in experiments)
+    if (one.primary, one.match) != (two.primary, two.match):
+        raise AblationError("experiments that are crossed must share `primary` and `match`, but got two of them; make them equal in both files")
+    combined = []
+    for left, right in product(first, second):
+        names = [arm.label.rpartition("/")[2] for arm in (left, right)]
+        label = f"{names[0]} × {names[1]}"
+        cell = _resolve(experiments[0], [names[0]], label, baseline, one.arms[names[0]], two.arms[names[1]])
+        wanted = [*one.factor, *two.factor, *(field.removeprefix("model.layers.") for field in one.match.solve)]
+        stray = [each.setting for each in cell.changes if not each.matches(wanted)]
+        notes = [note for note in cell.notes if not note.startswith("also moves")] + ([f"also moves {', '.join(stray)}"] if stray else [])
+        combined.append(replace(cell, notes=tuple(notes), factors=(left.label, right.label)))
+    return combined
+
+
+def folder_name(plan: Plan) -> Path:
+    """Where the store keeps what belongs to this plan: one folder for the same arms at the same scale, whatever the number of seeds."""
+    import hashlib
+
+    identity = "\n".join([*sorted(f"{arm.label} {fingerprint(arm.recipe)}" for arm in plan.everything), plan.scale])
+    return Path(f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}")

@@ -1,0 +1,149 @@
+"""The folder that keeps every run, by key, and that any number of processes may share.
+
+    ablations/
+        runs/<key>/         spec.json       what to run
+                            claim           locked by the process that runs it; the lock dies with the process
+                            claim.json      who holds it
+                            outcome.json    the result, written once, whole
+                            failure.json    why there is none, and in which session
+                            checkpoints/    where a killed run goes on
+        speed/<key>.json    tokens/s and peak memory of an arm, measured alone
+        <ablation>/         plan.json, result.json, report.html
+
+Files appear whole (written beside their place, then renamed), so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED = "finished", "diverged", "out of memory", "failed"
+Status = Literal["finished", "diverged", "out of memory", "failed"]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, complete: another process, or another host, needs nothing else."""
+
+    key: str
+    name: str                           # "mla_pos0/swap seed 1", for people
+    recipe: dict[str, Any]              # the run's own seed in it
+    init_seed: int
+    threads: int
+    above: str                          # folder of the run above it in the tracker's tree
+    ingredients: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run. Metrics are exact; `seconds` and the like are measured and take no part in a verdict."""
+
+    status: Status
+    metrics: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)            # (step, training loss of the main head)
+    validation: list[tuple[int, float]] = field(default_factory=list)       # (step, primary held-out loss)
+    by_position: list[tuple[int, float]] = field(default_factory=list)      # (context length from which a log2 bucket begins, loss)
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class Store:
+    """The folder. Nothing is read into memory that another process might change."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    # -- runs ---------------------------------------------------------------------------------------------------------------------
+    def run(self, key: str) -> Path:
+        """Folder of a run."""
+        return self.root / "runs" / key
+
+    def outcome(self, key: str) -> Outcome | None:
+        """The result of a run; None while there is none."""
+        raw = read_json(self.run(key) / "outcome.json")
+        if raw is None:
+            return None
+        pairs = {name: [tuple(point) for point in raw[name]] for name in ("curve", "validation", "by_position")}
+        return Outcome(**{**raw, **pairs})
+
+    def failure(self, key: str, session: str) -> Outcome | None:
+        """Why a run failed in this session; a failure of an earlier session is not final, its run is tried again."""
+        raw = read_json(self.run(key) / "failure.json")
+        return Outcome(raw["status"], error=raw["error"]) if raw is not None and raw["session"] == session else None
+
+    def resolved(self, key: str, session: str) -> Outcome | None:
+        """The outcome or failure, if the run needs no more work in this session."""
+        return self.outcome(key) or self.failure(key, session)
+
+    def write_outcome(self, key: str, outcome: Outcome) -> None:
+        """Put the result on record, for good."""
+        write_json(self.run(key) / "outcome.json", asdict(outcome))
+        (self.run(key) / "failure.json").unlink(missing_ok=True)
+
+    def write_failure(self, key: str, session: str, status: Status, error: str) -> None:
+        """Put on record why this session has no result."""
+        write_json(self.run(key) / "failure.json", {"session": session, "status": status, "error": error})
+
+    # -- specs and logs -----------------------------------------------------------------------------------------------------------
+    def write_spec(self, spec: RunSpec) -> None:
+        """Put down what is to be run, once."""
+        if not (path := self.run(spec.key) / "spec.json").is_file():
+            write_json(path, asdict(spec))
+
+    def spec(self, key: str) -> RunSpec:
+        """What is to be run."""
+        return RunSpec(**read_json(self.run(key) / "spec.json"))
+
+    def log(self, session: str) -> Path:
+        """What the workers of one command print."""
+        return self.root / "sessions" / f"{session}.log"
+
+    # -- claims -------------------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """True inside when this process alone holds the run; False when another one does. The operating system frees a dead holder's claim."""
+        folder = self.run(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "claim", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            yield False
+            return
+        try:
+            write_json(folder / "claim.json", {"pid": os.getpid(), "host": socket.gethostname()})
+            yield True
+        finally:
+            lock.release()
+
+    def claimed_by(self, key: str, pid: int) -> bool:
+        """Whether the last process to claim the run on this host had this id."""
+        return read_json(self.run(key) / "claim.json") == {"pid": pid, "host": socket.gethostname()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file, None when there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
