@@ -12,6 +12,7 @@ from hymo.recipe.keys import settings_at
 from hymo.recipe.reading import Keys
 
 Places = Mapping[Keys, str]
+OVERRIDE = "override "      # opens the place of a setting that was given on the command line
 
 _WANTED = {
     "bool_parsing": "true or false",
@@ -34,6 +35,15 @@ def nearest(places: Places, keys: Keys) -> str | None:
         if keys[:length] in places:
             return places[keys[:length]]
     return None
+
+
+def blame(places: Places, *candidates: Keys) -> str | None:
+    """The place to name when several settings disagree: the override at or under the first candidate that has one, else the first candidate's."""
+    for keys in candidates:
+        overrides = [where for place, where in places.items() if place[: len(keys)] == keys and where.startswith(OVERRIDE)]
+        if overrides:
+            return overrides[-1]
+    return nearest(places, candidates[0])
 
 
 def explain(error: ValidationError, root: type[BaseModel], raw: Any, places: Places, prefix: Keys = ()) -> RecipeError:

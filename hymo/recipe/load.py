@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from hymo.errors import RecipeError, did_you_mean
 from hymo.recipe import rules, shipped
-from hymo.recipe.explain import explain, nearest, shorten
+from hymo.recipe.explain import OVERRIDE, explain, nearest, shorten
 from hymo.recipe.merge import merge, nest
 from hymo.recipe.reading import Document, Keys, read_file, read_text
 from hymo.recipe.tree import Recipe
@@ -120,7 +120,7 @@ def _lay_scale(document: Document, known: Any, scale: str) -> None:
 
 
 def _lay_override(document: Document, override: str) -> None:
-    where = f"override {shorten(override)}"
+    where = f"{OVERRIDE}{shorten(override)}"
     dotted, equals, text = override.partition("=")
     keys = tuple(part.strip() for part in dotted.split("."))
     if not equals or not all(keys):
@@ -139,12 +139,15 @@ def _lay_override(document: Document, override: str) -> None:
 
 
 def _lay(document: Document, keys: Keys, value: Any, places: Mapping[Keys, str], origin: Keys) -> None:
-    """Lay `value` at `keys`; everything under it now stands where `origin` stands in `places`."""
-    _refuse_lists_and_leaves(document, keys, nearest(places, origin))
+    """Lay `value` at `keys`; its parts now stand where those under `origin` stand in `places`."""
+    where = nearest(places, origin) or ""
+    _refuse_lists_and_leaves(document, keys, where)
     document.value = merge(document.value, nest(keys, value))
-    above = {keys[:n]: nearest(places, origin) or "" for n in range(1, len(keys)) if keys[:n] not in document.places}
-    moved = {keys + place[len(origin) :]: where for place, where in places.items() if place[: len(origin)] == origin}
-    document.places = {place: where for place, where in document.places.items() if place[: len(keys)] != keys} | above | moved
+    above = {keys[:depth]: where for depth in range(1, len(keys)) if keys[:depth] not in document.places}
+    moved = {keys + place[len(origin) :]: there for place, there in places.items() if place[: len(origin)] == origin}
+    if len(moved) > 1 and keys in document.places:
+        del moved[keys]     # a mapping laid over another: only its parts are new
+    document.places = {place: there for place, there in document.places.items() if place not in moved} | above | moved
 
 
 def _refuse_lists_and_leaves(document: Document, keys: Keys, where: str | None) -> None:

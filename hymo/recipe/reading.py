@@ -28,9 +28,12 @@ from ruamel.yaml.events import (
 
 from hymo.errors import RecipeError
 
-MAX_BYTES = 256 * 1024
+# A recipe with every default written out is some 200 values in 5 kB. The limits keep a hostile one under a second.
+MAX_BYTES = 64 * 1024
+MAX_VALUES = 4096       # keys and values
 MAX_DEPTH = 24
-MAX_DIGITS = 32
+MAX_DIGITS = 32         # characters of a number
+MAX_KEY = 128           # characters of a key or a tag
 
 Keys = tuple[str, ...]
 
@@ -103,6 +106,7 @@ class _Reader:
         self.text = text
         self.name = name
         self.document = Document(None)
+        self.values = 0
 
     def read(self) -> Document:
         try:
@@ -156,6 +160,8 @@ class _Reader:
         self._refuse_tricks(event, keys)
         if not isinstance(event, ScalarEvent):
             raise RecipeError("a key must be a word or a number, but got a list or a mapping", self._place(event.start_mark))
+        if len(event.value) > MAX_KEY:
+            raise RecipeError(f"a key must be at most {MAX_KEY} characters long, but got {len(event.value)}", self._place(event.start_mark))
         return str(event.value)
 
     def _scalar(self, event: ScalarEvent, keys: Keys) -> Any:
@@ -170,13 +176,16 @@ class _Reader:
 
     def _refuse_tricks(self, event: Event, keys: Keys) -> None:
         where = self._place(event.start_mark)
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise RecipeError(f"a recipe must hold at most {MAX_VALUES} keys and values, but got more", where)
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if isinstance(event, AliasEvent):
             raise RecipeError(f"a recipe must hold no YAML alias, but got '*{anchor}'; text that starts with `*` must be in quotes", where)
         if anchor is not None:
             raise RecipeError(f"a recipe must hold no YAML anchor, but got '&{anchor}'; use `extends` to share settings", where)
         if tag is not None:
-            raise RecipeError(f"a recipe must hold no YAML tag, but got {str(tag)!r}; write the plain value", where)
+            raise RecipeError(f"a recipe must hold no YAML tag, but got {str(tag)[:MAX_KEY]!r}; write the plain value", where)
         if len(keys) > MAX_DEPTH:
             raise RecipeError(f"a recipe must be nested at most {MAX_DEPTH} levels deep, but got more", where)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from hymo.block import BlockConfig, LayerInfo
 from hymo.errors import RecipeError
-from hymo.recipe.explain import Places, nearest
+from hymo.recipe.explain import Places, blame
 from hymo.recipe.reading import Keys
 from hymo.recipe.stack import ResolvedLayer, resolve_stack
 from hymo.recipe.tree import Recipe
@@ -16,26 +17,39 @@ from hymo.recipe.tree import Recipe
 def check(recipe: Recipe, places: Places) -> None:
     """Raise RecipeError, with the place, for the first rule that `recipe` breaks."""
     for keys, message in _broken(recipe):
-        raise RecipeError(message, nearest(places, keys))
+        raise RecipeError(message, blame(places, *keys))
     stack = resolve_stack(recipe.model, places)
     _check_unused(recipe, stack, places)
     _check_blocks(recipe, stack, places)
 
 
-def _broken(recipe: Recipe) -> Iterator[tuple[Keys, str]]:
+def _broken(recipe: Recipe) -> Iterator[tuple[list[Keys], str]]:
+    """Broken rules, each with the settings that disagree, the one most likely at fault first."""
     train, schedule, model = recipe.train, recipe.schedule, recipe.model
     if (train.tokens is None) == (train.steps is None):
-        yield ("train",), f"exactly one of train.tokens and train.steps must be given, but got {train.tokens=}, {train.steps=}"
+        yield [("train",)], f"exactly one of train.tokens and train.steps must be given, but got {train.tokens=}, {train.steps=}"
     if train.seq_len > model.max_seq_len:
-        yield ("train", "seq_len"), f"train.seq_len must be at most model.max_seq_len={model.max_seq_len}, but got {train.seq_len=}"
+        keys = [("train", "seq_len"), ("model", "max_seq_len")]
+        yield keys, f"train.seq_len must be at most model.max_seq_len={model.max_seq_len}, but got {train.seq_len=}"
     if train.tokens_per_step % train.seq_len:
-        yield ("train", "tokens_per_step"), f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"
+        keys = [("train", "tokens_per_step"), ("train", "seq_len")]
+        yield keys, f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"
+    entries = _tokenizer_entries(recipe.data.tokenizer)
+    if entries > model.vocab_size:
+        keys = [("model", "vocab_size"), ("data", "tokenizer")]
+        yield keys, f"model.vocab_size must hold the {entries} entries of data.tokenizer={recipe.data.tokenizer}, but got {model.vocab_size}"
     fractions = (schedule.warmup_frac, schedule.stable_frac, schedule.decay_frac)
     if not math.isclose(sum(fractions), 1.0, abs_tol=1e-6):
         total = f"{' + '.join(map(str, fractions))} = {sum(fractions):g}"
-        yield ("schedule",), f"schedule.warmup_frac + stable_frac + decay_frac must be 1, but got {total}"
+        yield [("schedule",)], f"schedule.warmup_frac + stable_frac + decay_frac must be 1, but got {total}"
     if any(not 0 <= beta < 1 for beta in recipe.optimizer.adamw.betas):
-        yield ("optimizer", "adamw", "betas"), f"optimizer.adamw.betas must be in [0, 1), but got {recipe.optimizer.adamw.betas}"
+        yield [("optimizer", "adamw", "betas")], f"optimizer.adamw.betas must be in [0, 1), but got {recipe.optimizer.adamw.betas}"
+
+
+def _tokenizer_entries(tokenizer: str) -> int:
+    """Entries that the tokenizer's name alone promises: 256 bytes and <|endoftext|>, or N of auto:N. A file is read later."""
+    auto = re.fullmatch(r"auto:([0-9]{1,9})", tokenizer)
+    return int(auto[1]) if auto else 257 if tokenizer == "bytes" else 0
 
 
 def _check_unused(recipe: Recipe, stack: list[ResolvedLayer], places: Places) -> None:
@@ -43,7 +57,7 @@ def _check_unused(recipe: Recipe, stack: list[ResolvedLayer], places: Places) ->
     for symbol in recipe.model.layers:
         if symbol not in wanted:
             message = f"every symbol of model.layers must be used by the pattern {recipe.model.pattern!r}, but got {symbol!r}"
-            raise RecipeError(f"{message}; model.layers.{symbol}=null takes it out", nearest(places, ("model", "layers", symbol)))
+            raise RecipeError(f"{message}; model.layers.{symbol}=null takes it out", blame(places, ("model", "layers", symbol), ("model",)))
 
 
 def _check_blocks(recipe: Recipe, stack: list[ResolvedLayer], places: Places) -> None:
@@ -63,4 +77,4 @@ def _check_block(config: BlockConfig, info: LayerInfo, recipe: Recipe, keys: Key
     try:
         config.check(info, recipe.model)
     except RecipeError as error:
-        raise type(error)(f"{'.'.join(keys)}: {error}", nearest(places, keys)) from None
+        raise type(error)(f"{'.'.join(keys)}: {error}", blame(places, keys, ("model",))) from None
