@@ -147,7 +147,8 @@ def _lay(document: Document, keys: Keys, value: Any, places: Mapping[Keys, str],
     moved = {keys + place[len(origin) :]: there for place, there in places.items() if place[: len(origin)] == origin}
     if len(moved) > 1 and keys in document.places:
         del moved[keys]     # a mapping laid over another: only its parts are new
-    document.places = {place: there for place, there in document.places.items() if place not in moved} | above | moved
+    gone = set(moved) if isinstance(value, Mapping) else {place for place in document.places if place[: len(keys)] == keys}
+    document.places = {place: there for place, there in document.places.items() if place not in gone} | above | moved
 
 
 def _refuse_lists_and_leaves(document: Document, keys: Keys, where: str | None) -> None:
