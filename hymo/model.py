@@ -94,7 +94,8 @@ class HyMo(nn.Module):
         stack = resolve_stack(config)
         self.config = config
         self.checkpoint_activations = checkpoint_activations
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        # Given its weight, nn.Embedding draws none: `normal_` on the meta device would import torch's compiler, seconds for nothing.
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model, _weight=torch.empty(config.vocab_size, config.d_model))
         self.layers = nn.ModuleList(Layer(layer.info, layer.mixer, layer.ffn) for layer in stack)
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.head = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
