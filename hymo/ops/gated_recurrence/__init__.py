@@ -76,4 +76,5 @@ def gated_recurrence(
     """
     check_operands(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
     run = IMPLEMENTATIONS[resolve_impl(impl, v_BTHD.device)]
-    return run(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
+    with torch.autocast(v_BTHD.device.type, enabled=False):     # the state is float32 whatever the autocast, in both directions
+        return run(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
