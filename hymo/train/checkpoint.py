@@ -48,7 +48,10 @@ class Checkpoint:
     def load(self, group: str, into: Mapping[str, Tensor], world: World) -> None:
         """Read the tensors of `group` ("model", "optimizer") into those of `into`, in place. Raises CheckpointError unless names and shapes match."""
         folder = self.path / group
-        found = shapes(folder)
+        try:
+            found = shapes(folder)
+        except SafetensorError as error:
+            raise foreign(folder, error) from None
         for name in sorted(into.keys() | found.keys()):
             wanted = tuple(into[name].shape) if name in into else None
             if wanted != found.get(name):
@@ -64,7 +67,10 @@ class Checkpoint:
     def restore_rng(self, world: World) -> None:
         """Set this rank's random generators as they were; those of a rank that the checkpoint does not know stay."""
         file = self.path / "rng" / f"rank-{world.rank:05d}.safetensors"
-        found = load_file(file) if file.is_file() else {}
+        try:
+            found = load_file(file) if file.is_file() else {}
+        except SafetensorError as error:
+            raise foreign(file, error) from None
         if "cpu" in found:
             torch.set_rng_state(found["cpu"])
         if "cuda" in found and world.device.type == "cuda":
@@ -218,6 +224,11 @@ def discard_partial(root: Path) -> None:
     """Delete what a killed process left half-written."""
     for path in (*root.glob(".step-*.partial"), *root.glob(".step-*.replaced")):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def foreign(path: Path, error: SafetensorError) -> CheckpointError:
+    """What to say of tensors that are not in the form that hymo writes, though their checksum is right."""
+    return CheckpointError(f"a checkpoint's tensors must be safetensors files, but got {path} ({error}); hymo did not write it")
 
 
 def refusal(root: Path, groups: Groups, problem: OSError) -> CheckpointError:

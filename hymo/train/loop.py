@@ -91,7 +91,8 @@ class Run:
         self.progress = Progress()
         self.position = {"loader": self.session.feed.loader.state_dict(), "batches": 0}     # of the feed, after the last step that was launched
         self.inflight: deque[tuple[int, int, Pending]] = deque()                            # (step, number of its batch, its numbers)
-        self.logged, self.started, self.message = 0, False, ""
+        self.logged = self.validated = 0    # the last step on record: after a rollback steps repeat, and their records do not
+        self.started, self.message = False, ""
         self.clock = time.perf_counter()
 
     # -- from the first step to the last ------------------------------------------------------------------------------------------
@@ -217,6 +218,9 @@ class Run:
         found = evaluate(self.session.model, self.data, self.recipe, world=self.world, rows=self.session.stepper.micro_batch)
         step = self.progress.step
         self.progress.validation.append((step, found.loss, found.bpb))
+        if step <= self.validated:      # a rollback came by here again
+            return
+        self.validated = step
         values = {"val/loss": found.loss, **{f"val/loss_at_{position}": loss for position, loss in found.loss_by_position.items()}}
         self.tracker.metrics(step, values if found.bpb is None else {**values, "val/bpb": found.bpb})
 

@@ -45,11 +45,11 @@ def candidates(recipe: Recipe, world: World) -> list[int]:
 
 def estimated(recipe: Recipe, world: World) -> int:
     """The largest candidate whose estimated memory fits the device. Raises BudgetError, with the parts, when none does."""
-    from hymo.cost import memory
-
     sizes = candidates(recipe, world)
     if len(sizes) == 1:
         return sizes[0]
+    from hymo.cost import memory
+
     room = ROOM * free_bytes(world.device)
     for size in sizes:
         if sum(memory(recipe, size, world.device.type).values()) <= room:

@@ -83,5 +83,5 @@ class Session:
             "newton_schulz": str(arithmetic(device)).removeprefix("torch."),
             "peak_tflops": self.peak / 1e12 if self.peak else "unknown: no MFU",
             "flops_per_token_train": self.flops_per_token_train,
-            **{f"kernel/{block.name}": str(block.impl) for block in self.model.blocks() if hasattr(block, "impl")},
+            **{f"kernel/{op}": impl for block in self.model.blocks() for op, impl in block.kernels(device).items()},
         }
