@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.grouped_linear import ALIGNMENT, GroupedLinear
+from hymo.ops.precision import without_autocast
 from hymo.registry import build, get
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Moe(Block):
     def _route(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Probabilities (N, E), the experts of each token (N, K) and their combine weights (N, K), all fp32 (or wider)."""
         dtype = torch.bfloat16 if self.config.router_dtype == "bf16" else torch.promote_types(self.gate.weight.dtype, torch.float32)
-        with torch.autocast(x_ND.device.type, enabled=False):
+        with without_autocast(x_ND):
             scores_NE = F.linear(x_ND.to(dtype), self.gate.weight.to(dtype))
             scores_NE = scores_NE.to(torch.promote_types(dtype, torch.float32))
             biased_NE = scores_NE + self.gate.bias.to(scores_NE.dtype)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hymo.ops.grouped_linear import reference
+from hymo.ops.precision import autocast_dtype
 
 ALIGNMENT = 8       # widths must be multiples of it: grouped products want strides of 16 bytes, in bf16 8 numbers
 Impl = Literal["auto", "reference", "grouped_mm"]
@@ -32,6 +33,5 @@ class GroupedLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(groups, out_features, in_features))
 
     def forward(self, x_ND: Tensor, ends_E: Tensor) -> Tensor:
-        kind = x_ND.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_ND.dtype
+        dtype = autocast_dtype(x_ND)
         return grouped_linear(x_ND.to(dtype), self.weight.to(dtype), ends_E)

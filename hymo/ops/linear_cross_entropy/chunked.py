@@ -12,17 +12,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hymo.ops.precision import autocast_dtype, without_autocast
+
 IGNORED = -100
 CHUNK_NUMBERS = {"cpu": 2**23, "cuda": 2**27}      # logits alive at a time: as many as keep a GPU busy, fewer where caches are small
 
 
 def linear_cross_entropy(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
     """See the package."""
-    kind = hidden_ND.device.type
-    if torch.is_autocast_enabled(kind):
-        # Outside the Function, so that autograd returns each gradient in its input's own dtype.
-        dtype = torch.get_autocast_dtype(kind)
-        hidden_ND = hidden_ND.to(dtype)
+    hidden_ND = hidden_ND.to(autocast_dtype(hidden_ND))     # outside the Function: the gradient then comes back in the caller's dtype
     loss, per_token_N = _LinearCrossEntropy.apply(hidden_ND, weight_WD, targets_N, softcap)     # type: ignore[no-untyped-call]
     return loss, per_token_N
 
@@ -36,7 +34,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
         grad_weight = torch.zeros_like(weight_WD, dtype=wide) if wants_weight else None
         per_token_N = torch.empty(hidden_ND.shape[0], dtype=wide, device=hidden_ND.device)
-        with torch.autocast(hidden_ND.device.type, enabled=False):
+        with without_autocast(hidden_ND):
             for rows in _chunks(hidden_ND.shape[0], weight.shape[0], hidden_ND.device.type):
                 hidden, targets = hidden_ND[rows], targets_N[rows]
                 losses, grad = _rows(hidden @ weight.mT, targets, softcap, want_grad=wants_hidden or wants_weight)
