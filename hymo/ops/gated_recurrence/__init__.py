@@ -31,6 +31,7 @@ from hymo.errors import KernelUnavailable, did_you_mean
 from hymo.ops.gated_recurrence.chunked import gated_recurrence_chunked
 from hymo.ops.gated_recurrence.interface import OperandError, check_operands
 from hymo.ops.gated_recurrence.reference import gated_recurrence_reference
+from hymo.ops.precision import without_autocast
 
 __all__ = ["IMPLS", "OperandError", "gated_recurrence", "resolve_impl"]
 
@@ -76,5 +77,5 @@ def gated_recurrence(
     """
     check_operands(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
     run = IMPLEMENTATIONS[resolve_impl(impl, v_BTHD.device)]
-    with torch.autocast(v_BTHD.device.type, enabled=False):     # the state is float32 whatever the autocast, in both directions
+    with without_autocast(v_BTHD):     # the state is float32 whatever the autocast, in both directions
         return run(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
