@@ -13,11 +13,26 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hymo.errors import KernelUnavailable
+from hymo.ops.linear_attention import fla
 from hymo.ops.linear_attention.chunked import linear_attention_chunked
 from hymo.ops.linear_attention.reference import linear_attention_reference
+from hymo.ops.precision import without_autocast
 
-Impl = Literal["reference", "chunked"]
-_FORMS = {"reference": linear_attention_reference, "chunked": linear_attention_chunked}
+Impl = Literal["auto", "reference", "chunked", "fla"]
+
+
+def resolve_impl(impl: Impl, device: torch.device | str) -> str:
+    """The implementation that `impl` means on `device`: auto is flash-linear-attention where it can run, chunked PyTorch elsewhere.
+
+    Raises KernelUnavailable with the reason when fla was asked for by name and cannot run there.
+    """
+    reason = fla.unavailable(device)
+    if impl == "fla" and reason:
+        raise KernelUnavailable(reason)
+    if impl == "auto":
+        return "chunked" if reason else "fla"
+    return impl
 
 
 def linear_attention(
@@ -29,20 +44,24 @@ def linear_attention(
     *,
     initial_state_BHKV: Tensor | None = None,
     starts_BT: Tensor | None = None,
-    impl: Impl = "chunked",
+    impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Outputs (B, T, H, V) in v's dtype and the final state (B, H, K, V) in fp32 (float64 if the inputs are).
 
     log_decay   <= 0; (B, T, H) one decay a head, or (B, T, H, K) one a key channel
     beta_BTH    write strength in [0, 2]; None leaves the erase term out
     starts_BT   True where a document begins inside a row: the state is zeroed before that token
+    impl        see resolve_impl
     """
     B, _, H, K = q_BTHK.shape
     wide = torch.promote_types(v_BTHV.dtype, torch.float32)
-    if log_decay.ndim == 3:
-        log_decay = log_decay[..., None].expand(q_BTHK.shape)
     state = v_BTHV.new_zeros(B, H, K, v_BTHV.shape[-1], dtype=wide) if initial_state_BHKV is None else initial_state_BHKV.to(wide)
-    with torch.autocast(v_BTHV.device.type, enabled=False):
-        beta = None if beta_BTH is None else beta_BTH.to(wide)
-        o, state = _FORMS[impl](q_BTHK.to(wide), k_BTHK.to(wide), v_BTHV.to(wide), log_decay.to(wide), beta, state, starts_BT)
+    beta = None if beta_BTH is None else beta_BTH.to(wide)
+    with without_autocast(v_BTHV):
+        chosen = resolve_impl(impl, v_BTHV.device)
+        if chosen == "fla":
+            return fla.linear_attention_fla(q_BTHK, k_BTHK, v_BTHV, log_decay, beta, state, starts_BT)
+        form = linear_attention_chunked if chosen == "chunked" else linear_attention_reference
+        decay = log_decay[..., None].expand(q_BTHK.shape) if log_decay.ndim == 3 else log_decay
+        o, state = form(q_BTHK.to(wide), k_BTHK.to(wide), v_BTHV.to(wide), decay.to(wide), beta, state, starts_BT)
     return o.to(v_BTHV.dtype), state

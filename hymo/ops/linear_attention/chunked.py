@@ -8,6 +8,9 @@ With G the cumulative log decay inside a chunk and S the state that enters it, u
 
 and U = V where nothing is erased (beta is None). Decays may be as strong as e^-40 a token, so nothing is ever divided by a cumulative decay:
 M and A are built by doubling, the later half of each block meeting the earlier half at their boundary, and every exponent is <= 0.
+
+Documents: G restarts with each, and what pairs tokens of two documents is masked. A difference of G across a start may be positive before its
+product is masked, hence the clamp; it touches nothing else.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ def decayed_scores(q_nCK: Tensor, k_nCK: Tensor, G_nCK: Tensor) -> Tensor:
         shape = (*q_nCK.shape[:-2], n // (2 * size), 2, size, q_nCK.shape[-1])
         q, k, G = q_nCK.view(shape), k_nCK.view(shape), G_nCK.view(shape)
         boundary = G[..., 0, -1:, :]
-        late = q[..., 1, :, :] * (G[..., 1, :, :] - boundary).exp()
-        early = k[..., 0, :, :] * (boundary - G[..., 0, :, :]).exp()
+        late = q[..., 1, :, :] * (G[..., 1, :, :] - boundary).clamp(max=0).exp()
+        early = k[..., 0, :, :] * (boundary - G[..., 0, :, :]).clamp(max=0).exp()
         cross = late @ early.mT
         upper = torch.cat([blocks[..., 0::2, :, :], torch.zeros_like(cross)], dim=-1)
         blocks = torch.cat([upper, torch.cat([cross, blocks[..., 1::2, :, :]], dim=-1)], dim=-2)
@@ -45,15 +48,19 @@ def linear_attention_chunked(
     pad = -T % CHUNK
 
     def chunks(x: Tensor) -> Tensor:                                        # (B, T, H, ·) -> (B, H, N, C, ·)
-        return F.pad(x, (0, 0, 0, 0, 0, pad)).unflatten(1, (-1, CHUNK)).permute(0, 3, 1, 2, 4)
+        padded = F.pad(x, (0, 0, 0, 0, 0, pad))
+        return padded.reshape(len(x), -1, CHUNK, *x.shape[2:]).permute(0, 3, 1, 2, 4)
 
     q, k, v = chunks(q_BTHK), chunks(k_BTHK), chunks(v_BTHV)
-    G = chunks(log_decay_BTHK).cumsum(dim=-2)
-    scores = decayed_scores(q, k, G)
-    into, out, keep = G.exp(), (G[..., -1:, :] - G).exp(), G[..., -1, :].exp()
-    if starts_BT is not None:                                               # documents: what lies before a start is not seen after it
-        begun = F.pad(starts_BT, (0, pad)).unflatten(1, (-1, CHUNK)).cumsum(-1)[:, None]       # (B, 1, N, C)
+    if starts_BT is None:
+        G = chunks(log_decay_BTHK).cumsum(dim=-2)
+    else:
+        begun = F.pad(starts_BT, (0, pad)).reshape(len(starts_BT), 1, -1, CHUNK).cumsum(-1)    # (B, 1, N, C)
         same = begun[..., :, None] == begun[..., None, :]
+        G = same.tril().to(q.dtype) @ chunks(log_decay_BTHK)               # a product, so that not even a gradient's rounding crosses
+    scores = decayed_scores(q, k, G)
+    into, out, keep = G.exp(), (G[..., -1:, :] - G).clamp(max=0).exp(), G[..., -1, :].exp()
+    if starts_BT is not None:
         scores = scores * same
         into, out = into * (begun == 0)[..., None], out * (begun == begun[..., -1:])[..., None]
         keep = keep * (begun[..., -1] == 0)[..., None]
