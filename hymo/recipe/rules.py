@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hymo.block import BlockConfig, LayerInfo
 from hymo.errors import RecipeError
@@ -23,7 +23,7 @@ def check(recipe: Recipe, places: Places) -> None:
     _check_blocks(recipe, stack, places)
 
 
-def _broken(recipe: Recipe) -> Iterator[tuple[list[Keys], str]]:
+def _broken(recipe: Recipe) -> Iterator[tuple[Sequence[Keys], str]]:
     """Broken rules, each with the settings that disagree, the one most likely at fault first."""
     train, schedule, model = recipe.train, recipe.schedule, recipe.model
     if (train.tokens is None) == (train.steps is None):

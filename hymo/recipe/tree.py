@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -33,7 +34,7 @@ def count(raw: object) -> object:
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(k|M|B|T|Ki|Mi|Gi)", raw) if isinstance(raw, str) else None
     if match is None:
         return raw
-    value = float(match[1]) * UNITS[match[2]]
+    value = Decimal(match[1]) * UNITS[match[2]]
     if value != int(value):
         raise ValueError(f"a count must be a whole number, but got {raw}")
     return int(value)
