@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -79,5 +80,5 @@ def check_epochs(budget_tokens: int, train_tokens: int, max_epochs: float) -> No
     if epochs > max_epochs:
         raise DataError(
             f"a run must not read its data more than data.max_epochs={max_epochs:g} times, but {budget_tokens:,} tokens are {epochs:.1f} epochs of "
-            f"{train_tokens:,}; lower train.tokens or train.steps, use a larger source, or set data.max_epochs={epochs:.0f}"
+            f"{train_tokens:,}; lower train.tokens or train.steps, use a larger source, or set data.max_epochs={math.ceil(epochs)}"
         )

@@ -138,7 +138,7 @@ class TokenStore:
             shard_ends = np.fromfile(folder / f"{shard.stem}.ends", "<i8")
             if len(shard_ends) and (np.any(np.diff(shard_ends, prepend=0) <= 0) or shard_ends[-1] != shard.tokens):
                 ends_file = str(file.with_suffix(".ends"))
-                raise DataError(f"document ends must rise to the shard's {shard.tokens} tokens, but {ends_file!r} does not; prepare it again")
+                raise DataError(f"document ends must rise to {shard.tokens}, but {ends_file!r} does not; remove its folder and prepare it again")
             ends.append(shard_ends + offset)
             offset += shard.tokens
         self.bounds: np.ndarray[Any, np.dtype[np.int64]] = np.concatenate(ends)
@@ -160,7 +160,7 @@ class TokenStore:
                 here = shard == s
                 out[here] = self._tokens[s][index[here] - self._shard_begin[s]]
         if len(out) and out.max() >= self.vocab_size:
-            raise DataError(f"tokens must be below the vocabulary's {self.vocab_size}, but {self.name!r} holds {out.max()}; prepare it again")
+            raise DataError(f"tokens must be below {self.vocab_size=}, but {self.name!r} holds {out.max()}; remove the folder and prepare it again")
         return out
 
 
@@ -189,6 +189,6 @@ class ShardFolder:
         found = file.stat().st_size if file.is_file() else None
         if found != size:
             but = "is missing" if found is None else f"holds {found}"
-            raise DataError(f"shard {str(file)!r} must hold {size} bytes, but {but}; prepare it again")
+            raise DataError(f"shard {str(file)!r} must hold {size} bytes, but {but}; remove its folder and prepare it again")
         if sha256 is not None and file_digest(file) != sha256:
-            raise DataError(f"shard {str(file)!r} must hold what its meta.json says, but its content has changed; prepare it again")
+            raise DataError(f"shard {str(file)!r} must hold what meta.json says, but its content has changed; remove its folder and prepare it again")

@@ -13,6 +13,8 @@ from hymo.errors import DataError
 
 def list_files(spec: str) -> list[Path]:
     """The files that `spec` names, sorted by path. Hidden ones (`.git`, `.DS_Store`) count only when they are named themselves."""
+    if not spec.strip():
+        raise DataError(f"data.source must name a source, but got {spec!r}; the default is builtin")
     path = Path(spec).expanduser()
     try:
         if path.is_file():

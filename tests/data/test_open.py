@@ -1,0 +1,147 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hymo.data import open_data
+from hymo.errors import DataError
+
+
+def test_builtin_with_bytes_is_the_default(recipe):
+    data = open_data(recipe(seq_len=256, eval_tokens=65_536))
+    assert data.train_tokens is not None
+    assert 5_000_000 < data.train_tokens < 40_000_000
+    assert data.summary["train_tokens"] == data.train_tokens
+    assert data.summary["fingerprint"] == data.fingerprint
+    assert str(data.summary["python"]).startswith("3.")
+    batch = data.train().take(8)
+    assert batch.tokens.shape == (8, 257)
+    assert batch.tokens.dtype == torch.int64
+    assert batch.documents.dtype == torch.int32
+
+
+def test_validation_is_the_same_tokens_however_it_is_cut(recipe, corpus: Path):
+    r = recipe(source=str(corpus), validation_frac=0.5, eval_tokens=160)
+    data = open_data(r)
+    once = next(iter(data.validation(100)))
+    assert len(once) == 10                                             # eval.tokens / seq_len rows
+    for rows in (1, 3, 4, 10):
+        batches = list(data.validation(rows))
+        assert all(len(b) == len(batches[0]) <= rows for b in batches)
+        tokens = torch.cat([b.tokens for b in batches])
+        documents = torch.cat([b.documents for b in batches])
+        assert torch.equal(tokens[:10], once.tokens)
+        assert torch.equal(documents[:10], once.documents)
+        assert (documents[10:] == -1).all()
+    other_seed = open_data(recipe(source=str(corpus), validation_frac=0.5, eval_tokens=160, seed=9))
+    assert torch.equal(next(iter(other_seed.validation(100))).tokens, once.tokens)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_ranks_share_the_validation_rows_in_equal_shapes(recipe, corpus: Path, world: int):
+    r = recipe(source=str(corpus), validation_frac=0.5, eval_tokens=176)
+    whole = torch.cat([b.tokens[b.documents[:, 0] != -1] for b in open_data(r).validation(4)])
+    ranks = [list(open_data(r, rank, world).validation(4)) for rank in range(world)]
+    assert len({tuple(b.tokens.shape for b in batches) for batches in ranks}) == 1
+    read = torch.cat([b.tokens[b.documents[:, 0] != -1] for batches in ranks for b in batches])
+    assert sorted(read.tolist()) == sorted(whole.tolist())
+    assert all(b.labels()[b.documents[:, 0] == -1].eq(-100).all() for batches in ranks for b in batches)
+
+
+def test_a_validation_source_of_its_own(recipe, corpus: Path, tmp_path: Path):
+    (tmp_path / "held.txt").write_text("held out")
+    data = open_data(recipe(source=str(corpus), validation=str(tmp_path / "held.txt")))
+    assert data.summary["train_documents"] == 40
+    (batch,) = data.validation(8)
+    assert data.tokenizer.decode(batch.tokens[0, :9].tolist()) == "held out"
+
+
+@pytest.mark.parametrize("text", ["a", "ab", "one line\n", "two\nlines\n"])
+def test_tiny_files(recipe, tmp_path: Path, text: str):
+    """One letter has no tail to hold out; two letters make two documents of a letter each."""
+    (tmp_path / "tiny.txt").write_text(text)
+    r = recipe(source=str(tmp_path / "tiny.txt"), max_epochs=1e9)
+    if len(text) == 1:
+        with pytest.raises(DataError, match=r"there must be text to train on, but the training side of .* is empty"):
+            open_data(r)
+        return
+    data = open_data(r)
+    batch = data.train().take(6)
+    assert batch.tokens.shape == (6, 17)
+    read = data.tokenizer.decode(batch.tokens[0][batch.documents[0] != -1].tolist())
+    (validation,) = data.validation(4)
+    assert read + data.tokenizer.decode(validation.tokens[0][validation.documents[0] != -1].tolist()) == text
+
+
+def test_a_budget_beyond_max_epochs_is_refused_unless_told(recipe, corpus: Path):
+    tokens = open_data(recipe(source=str(corpus))).train_tokens
+    assert tokens
+    budget = {"source": str(corpus), "seq_len": 16, "steps": 10 * tokens // 128}
+    with pytest.raises(DataError, match=rf"max_epochs=4 times, but [\d,]+ tokens are (9.9|10.0) epochs of {tokens:,}; .* or set data.max_epochs=10"):
+        open_data(recipe(**budget)).train()
+    assert open_data(recipe(**budget, max_epochs=10)).train()
+    assert list(open_data(recipe(**budget)).validation(4))          # evaluation needs no budget
+
+
+def test_the_suggested_max_epochs_is_enough(recipe, corpus: Path):
+    tokens = open_data(recipe(source=str(corpus))).train_tokens
+    assert tokens
+    steps = int(5.3 * tokens / 128)
+    with pytest.raises(DataError, match=r"set data.max_epochs=6"):
+        open_data(recipe(source=str(corpus), steps=steps)).train()
+    assert open_data(recipe(source=str(corpus), steps=steps, max_epochs=6)).train()
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(recipe, corpus: Path):
+    with pytest.raises(DataError, match=r"model.vocab_size must be at least the 257 of tokenizer 'bytes', but got 256; set model.vocab_size=257"):
+        open_data(recipe(source=str(corpus), vocab_size=256))
+
+
+@pytest.mark.parametrize("tokenizer", ["auto:x", "auto:", "auto:256", "auto:-300", "auto:1e4", "auto:٣٠٠"])
+def test_auto_needs_a_size(recipe, corpus: Path, tokenizer: str):
+    with pytest.raises(DataError, match=r"must have a whole N of at least 257, but got 'auto:"):
+        open_data(recipe(source=str(corpus), tokenizer=tokenizer))
+
+
+def test_auto_trains_once_on_training_text_only(recipe, corpus: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
+    (corpus / "held.txt").write_text("zq" * 500)
+    r = recipe(source=str(corpus), tokenizer="auto:280", vocab_size=280)
+    tokenizer = open_data(r).tokenizer
+    assert tokenizer.name == "auto:280"
+    held_out_only = recipe(source=str(corpus / "00.txt"), validation=str(corpus / "held.txt"), tokenizer="auto:280", vocab_size=280)
+    assert not any(b"zq" in token for token in open_data(held_out_only).tokenizer.token_bytes)
+    monkeypatch.setattr("hymo.data.prepare.train_tokenizer", None)     # calling it again would fail
+    assert open_data(r).tokenizer.fingerprint == tokenizer.fingerprint
+    assert len(list((cache / "tokenizers").glob("*/tokenizer.json"))) == 2
+
+
+def test_the_fingerprint_follows_all_that_decides_the_tokens(recipe, corpus: Path):
+    changes = [{}, {"validation_frac": 0.3}, {"tokenizer": "auto:270"}, {"validation": str(corpus / "00.txt")}, {"source": str(corpus / "*1.txt")}]
+    prints = [open_data(recipe(**{"source": str(corpus), "vocab_size": 300, **change})).fingerprint for change in changes]
+    assert len(set(prints)) == len(changes)
+    assert open_data(recipe(source=str(corpus), vocab_size=300, seed=4, seq_len=8)).fingerprint == prints[0]      # a run's own business
+
+
+def test_shuffle_false_keeps_the_source_s_order(recipe, corpus: Path):
+    data = open_data(recipe(source=str(corpus), shuffle=False))
+    text = data.tokenizer.decode(data.train().take(8).inputs.flatten().tolist())
+    files = sorted(corpus.iterdir())
+    assert text.startswith(files[0].read_text() if files[0].read_text() in text else files[1].read_text())
+    numbers = [int(piece.split()[0]) for piece in text.split("file ")[1:-1]]
+    assert numbers == sorted(numbers)
+
+
+def test_heavy_libraries_are_imported_only_when_used():
+    code = "import sys, hymo.data; print([m for m in ('datasets', 'tokenizers', 'pyarrow', 'mlflow') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout.strip() == "[]"
+
+
+def test_the_damage_of_a_cached_shard_is_noticed(recipe, corpus: Path, cache: Path):
+    r = recipe(source=str(corpus))
+    open_data(r)
+    (file,) = (cache / "tokens").glob("*/train-00000.bin")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"must hold \d+ bytes, but holds \d+; remove its folder and prepare it again"):
+        open_data(r)

@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hymo.data import BytesTokenizer
+from hymo.data.tokenizer import END_OF_TEXT, JsonTokenizer, byte_alphabet, read_tokenizer
+from hymo.data.train_tokenizer import save_tokenizer, train_tokenizer
+from hymo.errors import DataError
+
+TEXT = "the cat sat on the mat; the other cat sat on the other mat. Käse, naïveté, 猫! " * 20
+
+
+@pytest.fixture(scope="module")
+def trained() -> JsonTokenizer:
+    return train_tokenizer([TEXT.encode()], 280)
+
+
+TRAINED = train_tokenizer([TEXT.encode()], 280)
+
+
+@pytest.mark.parametrize("tokenizer", [BytesTokenizer(), TRAINED], ids=["bytes", "bpe"])
+@given(documents=st.lists(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), max_size=4))
+def test_any_bytes_come_back(tokenizer, documents: list[bytes]):
+    encoded = tokenizer.encode_many(documents)
+    assert [tokenizer.decode_bytes(tokens) for tokens in encoded] == documents
+    assert all(tokenizer.eot_id not in tokens for tokens in encoded)
+    assert [int(tokenizer.bytes_per_token[tokens.astype("int64")].sum()) for tokens in encoded] == [len(d) for d in documents]
+
+
+@pytest.mark.parametrize("tokenizer", [BytesTokenizer(), TRAINED], ids=["bytes", "bpe"])
+@pytest.mark.parametrize("document", [b"\xff\xfe", b"a\x80b", "é".encode()[:1], b"\xed\xa0\x80", b"cat\xed\xa0\x80sat", b"\xf4\x90\x80\x80"])
+def test_bytes_that_are_not_utf8_come_back(tokenizer, document: bytes):
+    assert tokenizer.decode_bytes(tokenizer.encode_many([document])[0]) == document
+
+
+@pytest.mark.parametrize("tokenizer", [BytesTokenizer(), TRAINED], ids=["bytes", "bpe"])
+def test_the_mark_written_in_a_text_is_text(tokenizer):
+    ids = tokenizer.encode(f"a{END_OF_TEXT}b")
+    assert tokenizer.eot_id not in ids
+    assert tokenizer.decode(ids) == f"a{END_OF_TEXT}b"
+
+
+def test_bytes_by_hand():
+    tokenizer = BytesTokenizer()
+    assert tokenizer.encode("hé") == [104, 0xC3, 0xA9]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (257, 256)
+    assert tokenizer.bytes_per_token.tolist() == [1] * 256 + [0]
+    assert tokenizer.decode([104, 256, 0xC3]) == "h\ufffd"
+
+
+def test_a_trained_one_is_bytes_then_the_mark_then_merges(trained: JsonTokenizer):
+    assert trained.vocab_size == 280
+    assert trained.token_bytes[:256] == [bytes([b]) for b in range(256)]
+    assert trained.eot_id == 256
+    assert trained.token_bytes[256] == b""
+    known = set(trained.token_bytes[:256])
+    for token in trained.token_bytes[257:]:         # each merge joins two tokens that were there before it
+        assert any(token[:i] in known and token[i:] in known for i in range(1, len(token)))
+        known.add(token)
+    assert b" the" in known
+    assert len(trained.encode(TEXT)) < len(TEXT.encode()) / 2
+
+
+def test_the_first_merge_is_the_most_frequent_pair():
+    text = b"ababab ac ab xy"        # pairs inside words: ab 4, ba 2, " a" 2
+    assert train_tokenizer([text], 258).token_bytes[257] == b"ab"
+
+
+def test_training_is_deterministic_and_stops_when_nothing_repeats(trained: JsonTokenizer):
+    assert train_tokenizer([TEXT.encode()], 280).fingerprint == trained.fingerprint
+    assert train_tokenizer([b"abcdefg"], 1000).vocab_size == 257
+
+
+def test_training_reads_no_more_than_told():
+    seen: list[int] = []
+    tokenizer = train_tokenizer([b"aaaa bbbb", b"cccc cccc cccc"], 300, max_bytes=9, progress=seen.append)
+    assert seen == [9]
+    assert not any(b"cc" in token for token in tokenizer.token_bytes)
+
+
+def test_too_small_a_vocabulary_is_refused():
+    with pytest.raises(DataError, match=r"at least 257 entries .* but got vocab_size=256"):
+        train_tokenizer([b"a"], 256)
+
+
+def test_file_round_trip_in_the_library_s_own_words(trained: JsonTokenizer, tmp_path: Path):
+    from tokenizers import Tokenizer as Library
+
+    save_tokenizer(trained, tmp_path / "new" / "tokenizer.json")
+    again = read_tokenizer(tmp_path / "new")
+    assert again.fingerprint == trained.fingerprint
+    assert again.encode(TEXT) == trained.encode(TEXT) == Library.from_file(str(tmp_path / "new" / "tokenizer.json")).encode(TEXT).ids
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["tokenizer.json"]
+
+
+def test_long_documents_are_cut_at_lines_and_lose_nothing(trained: JsonTokenizer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hymo.data.tokenizer._PIECE", 50)
+    document = b"the cat\nsat \xff on\n" * 9 + "猫".encode() * 60
+    assert trained.decode_bytes(trained.encode_many([document])[0]) == document
+
+
+def test_the_byte_alphabet_is_the_library_s():
+    from tokenizers import pre_tokenizers
+
+    assert sorted(byte_alphabet()) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é\n ")
+    assert pieces[0][0] == "".join(byte_alphabet()[b] for b in "é\n ".encode())
+
+
+def _changed(trained: JsonTokenizer, **change) -> str:
+    return json.dumps({**json.loads(trained.text), **change})
+
+
+def test_lossy_tokenizers_are_refused(trained: JsonTokenizer):
+    with pytest.raises(DataError, match=r"must be byte-level, or text is lost, but got 'x' with pre_tokenizer 'Whitespace'"):
+        JsonTokenizer(_changed(trained, pre_tokenizer={"type": "Whitespace"}), "x")
+    with pytest.raises(DataError, match=r"must be byte-level"):
+        JsonTokenizer(_changed(trained, pre_tokenizer=None), "x")
+    prefixed = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    with pytest.raises(DataError, match=r"add_prefix_space: true"):
+        JsonTokenizer(_changed(trained, pre_tokenizer=prefixed), "x")
+    with pytest.raises(DataError, match=r"must have an end-of-text token"):
+        JsonTokenizer(_changed(trained, added_tokens=[]), "x")
+    spec = json.loads(trained.text)
+    del spec["model"]["vocab"]["!"]
+    spec["model"]["merges"] = []
+    with pytest.raises(DataError, match=r"must hold all 256 bytes, .* without 1 of them"):
+        JsonTokenizer(json.dumps(spec), "x")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "3", '{"model": 1}', "[" * 100_000, '{"version": "1.0", "model": {"type": "Pickle"}}'])
+def test_what_is_no_tokenizer_is_refused_in_one_line(text: str):
+    with pytest.raises(DataError, match=r"must be a tokenizer.json") as caught:
+        JsonTokenizer(text, "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_binary_files_are_refused(tmp_path: Path):
+    with pytest.raises(DataError, match=r"`bytes`, `auto:N` or a tokenizer.json that exists, but got"):
+        read_tokenizer(tmp_path / "none.json")
+    (tmp_path / "t.json").write_bytes(b"\xff\0")
+    with pytest.raises(DataError, match=r"readable UTF-8"):
+        read_tokenizer(tmp_path / "t.json")
