@@ -6,7 +6,8 @@ Shape legend, used as suffixes everywhere (`x_BTD`, `q_BTHK`):
     H heads                   K key width of a head        V value width of a head
     G key/value groups        S state width of a head      E experts
     R low rank                N rows x tokens, flattened   F hidden width of an FFN
-    C chunk of time           P rotary pairs               W vocabulary
+    C chunk of time           P rotary part of a head      W vocabulary
+    L tokens so far, the keys of a decode step
 
 A block is one registered class in one file, its `Config` nested in it. Four kinds exist:
 
@@ -190,6 +191,11 @@ class Block(nn.Module):
     def component(self, parameter: str) -> str | None:
         """Row of the parameter table that the parameter of this name belongs to; None: the row of its layer's mixer."""
         return self.name
+
+    def kernels(self, device: torch.device | str) -> dict[str, str]:
+        """Implementation that each op of this block resolves to on `device`: what is logged and stored with a run. Raises KernelUnavailable, with
+        the reason, when one was asked for by name and cannot run there."""
+        return {}
 
     # -- initialisation -----------------------------------------------------------------------------------------------------------
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
