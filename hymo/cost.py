@@ -14,16 +14,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from hymo.block import Block
 from hymo.init import enclosing
 from hymo.model import HyMo, build_hymo
 from hymo.ops.grouped_linear import GroupedLinear
+from hymo.ops.linear_cross_entropy.chunked import CHUNK_NUMBERS, WORK_BYTES
 from hymo.recipe import Recipe
 
 _PER_MULTIPLY_ADD = 2
 _TRAIN_PER_FORWARD = 3
+_FP32 = 4
+_MARGIN = 1.15
 _CACHE_BYTES = 2        # a key-value cache is kept in bf16
 _STATE_BYTES = 4        # a recurrent state in fp32
 
@@ -185,3 +189,57 @@ def _layer_cost(model: HyMo, index: int, entries: list[_Entry], context: int) ->
         cache_elems=layer.mixer.state_elems(context) - state,
         state_elems=state,
     )
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------------------
+def memory(recipe: Recipe, micro_batch: int, device: str) -> dict[str, int]:
+    """Bytes that training takes at its peak, by part, on one device of type `device` that holds everything and takes `micro_batch` rows at once.
+
+    weights       fp32 masters
+    gradients     fp32, of what is trained
+    optimizer     two fp32 moments of AdamW; one of (Nor)Muon, which its row statistics hardly add to
+    activations   estimate of what a forward pass keeps for the backward pass, see _kept_bytes; copies of weights in bf16 included
+    logits        one chunk of logits, and the gradients that the loss computes ahead of the backward pass
+    """
+    dtype = torch.bfloat16 if recipe.train.dtype == "bf16" or (recipe.train.dtype == "auto" and device == "cuda") else torch.float32
+    model, tokens = build_hymo(recipe, device="meta"), micro_batch * recipe.train.seq_len
+    trained = {path: p.numel() for path, p in model.named_parameters() if p.requires_grad}
+    moments = {path: 1 if recipe.optimizer.hidden != "adamw" and _is_mixer_matrix(model, path) else 2 for path in trained}
+    layers = [_kept_bytes(layer, tokens, dtype) for layer in model.layers]
+    stream = _FP32 * tokens * model.config.d_model
+    held = stream * len(layers) + max(layers) if model.checkpoint_activations else sum(layers)
+    return {
+        "weights": _FP32 * sum(p.numel() for p in model.parameters()),
+        "gradients": _FP32 * sum(trained.values()),
+        "optimizer": _FP32 * sum(moments[path] * size for path, size in trained.items()),
+        "activations": held + _kept_bytes(model.mtp, tokens, dtype),
+        "logits": _loss_bytes(model, tokens, device, dtype),
+    }
+
+
+def _is_mixer_matrix(model: HyMo, path: str) -> bool:
+    owner = model.get_submodule(path.rpartition(".")[0])
+    return path.startswith("layers.") and path.split(".")[2] == "mixer" and isinstance(owner, nn.Linear)
+
+
+def _kept_bytes(module: nn.Module, tokens: int, dtype: torch.dtype) -> int:
+    """Operand and result of every Linear product in `dtype`, routed ones by their active share; four copies of the fp32 stream for every norm of
+    its width; a copy of the weights when `dtype` is not theirs. The margin covers what lies between; it was measured on the v1.0 blocks."""
+    numbers, copies = 0.0, 0
+    for path, part in module.named_modules():
+        if isinstance(part, nn.RMSNorm):
+            numbers += 4 * part.weight.numel() * _FP32 / dtype.itemsize
+        elif isinstance(part, nn.Linear | GroupedLinear):
+            share = math.prod(block.active_fraction(inner) for block, inner in enclosing(module, f"{path}.weight"))
+            groups = part.weight.shape[0] if isinstance(part, GroupedLinear) else 1
+            numbers += share * groups * sum(part.weight.shape[-2:])
+            copies += 0 if dtype == part.weight.dtype else part.weight.numel()
+    return dtype.itemsize * round(_MARGIN * tokens * numbers + copies)
+
+
+def _loss_bytes(model: HyMo, tokens: int, device: str, dtype: torch.dtype) -> int:
+    vocabulary, width = model.head_weight.shape
+    chunk = min(tokens * vocabulary, CHUNK_NUMBERS.get(device, CHUNK_NUMBERS["cpu"]))
+    copy = 0 if dtype == torch.float32 else dtype.itemsize * vocabulary * width
+    per_head = _FP32 * vocabulary * width + dtype.itemsize * tokens * width
+    return chunk * WORK_BYTES + copy + (1 + len(model.mtp_weights)) * per_head

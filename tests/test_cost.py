@@ -1,8 +1,10 @@
 """The reference figures are those of the model's specification, and counts by hand."""
 
 import pytest
+import torch
 
-from hymo.cost import count, count_model
+from hymo.block import Context
+from hymo.cost import count, count_model, memory
 from hymo.model import build_hymo
 from hymo.recipe import load_recipe
 
@@ -77,3 +79,42 @@ def test_stored_is_what_the_model_holds():
     recipe = load_recipe("v1_0", scale="tiny")
     model = build_hymo(recipe)
     assert count_model(model, 64).stored == sum(p.numel() for p in model.parameters()) == count(recipe).stored
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------------------
+def test_memory_of_weights_gradients_and_moments():
+    recipe = load_recipe("v1_0")
+    parts = memory(recipe, 1, "cuda")
+    biases = 8 * 16                                                 # the routers' biases take no gradient
+    orthogonal = 24 * (8_070_352 - 896 - 6_480 - 1280 * 40) + 8 * (2_771_184 - 2 * 896 - 14_352 - 2_048 - 128 - 224 - 128)
+    assert parts["weights"] == 4 * 1_128_087_168
+    assert parts["gradients"] == 4 * (1_128_087_168 - biases)
+    # AdamW keeps two moments; NorMuon one (dt_proj, which is AdamW's, is small enough to be counted as its own)
+    assert parts["optimizer"] == pytest.approx(8 * (1_128_087_168 - biases) - 4 * orthogonal, rel=1e-3)
+    assert parts["logits"] < 4 * 2**30
+
+
+@pytest.mark.parametrize("scale", ["tiny", "proxy"])
+def test_activations_are_what_autograd_keeps(scale):
+    recipe = load_recipe("v1_0", scale=scale)
+    model, rows, length = build_hymo(recipe), 4, recipe.train.seq_len
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    tokens = torch.zeros(rows, length, dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _, hidden = model.train().forward_with_hidden(tokens)
+        model.mtp(hidden, tokens, model.embedding, Context.for_tokens((rows, length), "cpu"))
+    logits = rows * length * recipe.model.vocab_size * 4
+    measured = sum(t.untyped_storage().nbytes() for pointer, t in kept.items() if pointer not in own) - 2 * logits
+    assert 0.75 < memory(recipe, rows, "cpu")["activations"] / measured < 1.5
+
+
+def test_checkpointing_saves_activations():
+    plain, saving = (memory(load_recipe("v1_0", [f"train.checkpoint_activations={flag}"]), 4, "cuda") for flag in ("false", "true"))
+    assert saving["activations"] < plain["activations"] / 4
+    assert {k: v for k, v in plain.items() if k != "activations"} == {k: v for k, v in saving.items() if k != "activations"}

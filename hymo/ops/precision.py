@@ -9,7 +9,7 @@ from torch import Tensor
 def autocast_dtype(x: Tensor) -> torch.dtype:
     """The type that autocast multiplies in on x's device, or x's own where it is off."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:

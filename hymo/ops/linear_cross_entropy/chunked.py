@@ -16,6 +16,7 @@ from hymo.ops.precision import autocast_dtype, without_autocast
 
 IGNORED = -100
 CHUNK_NUMBERS = {"cpu": 2**23, "cuda": 2**27}      # logits alive at a time: as many as keep a GPU busy, fewer where caches are small
+WORK_BYTES = 20         # bytes at work on each of them: the product, its fp32 copy, tanh, softmax, gradient
 
 
 def linear_cross_entropy(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
