@@ -133,10 +133,10 @@ class Run:
             if verdict == "rolled back":
                 launched = self.progress.step
                 continue
-            if verdict == "stop" and not last:
-                return self.stopped()
             if validating:
                 self.validate()
+            if verdict == "stop" and not last:
+                return self.stopped()
             if saving:
                 self.save()
             if validating or saving:
