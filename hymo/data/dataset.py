@@ -11,7 +11,8 @@ import torch
 
 from hymo.data.batch import PADDING, Batch
 from hymo.data.loader import Loader
-from hymo.data.packing import Index, Rows
+from hymo.data.order import Index
+from hymo.data.packing import Rows
 from hymo.data.tokenizer import Tokenizer
 from hymo.errors import DataError
 

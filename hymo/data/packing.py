@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from hymo.data.batch import PADDING, Batch
-from hymo.data.cache import digest
+from hymo.data.order import Index, permutation
 from hymo.data.shards import TokenStore
-
-Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Rows(Protocol):
@@ -22,12 +20,6 @@ class Rows(Protocol):
 
     def __call__(self, index: Index) -> Batch:
         """The rows of these numbers, whoever asks, whenever."""
-
-
-def permutation(n: int, *key: object) -> Index:
-    """A permutation of 0 … n−1 drawn from `key`. Uses Philox's raw output, which numpy promises to keep, so an order outlives numpy's versions."""
-    bits = np.random.Philox(key=int(digest(*key), 16)).random_raw(n)
-    return np.argsort(bits, kind="stable")
 
 
 class PackedRows:

@@ -12,7 +12,7 @@ import torch
 
 from hymo.data.batch import Batch
 from hymo.data.loader import check_identity, share
-from hymo.data.packing import Index, permutation
+from hymo.data.order import Index, permutation
 from hymo.data.sources import Hub
 from hymo.data.split import Sides
 from hymo.data.tokenizer import Tokenizer, Tokens

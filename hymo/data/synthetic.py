@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hymo.data.batch import IGNORED, PADDING, Batch
 from hymo.data.cache import digest
-from hymo.data.packing import Index, permutation
+from hymo.data.order import Index, permutation
 from hymo.data.tokenizer import Tokenizer, Tokens
 from hymo.errors import DataError, did_you_mean
 

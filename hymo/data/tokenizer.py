@@ -13,19 +13,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hymo.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
 
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")     # what others call it, tried in this order
-_PIECE = 1 << 20
+_PIECE = 1 << 20        # bytes of a document handed to the library at once
+_MOST = 1 << 24         # entries; a hostile file could ask for a table of any size
+_PROBE = bytes(range(1, 128)) + "\n\n  x = naïve_größe(3.14) # 猫 🙂\t ".encode()
 
 
 class Tokenizer(ABC):
@@ -59,6 +62,8 @@ class Tokenizer(ABC):
     @cached_property
     def bytes_per_token(self) -> Tensor:
         """(W) int64: bytes of text that each token stands for, 0 for special tokens: the denominator of bits per byte."""
+        import torch
+
         return torch.tensor([len(b) for b in self.token_bytes])
 
 
@@ -94,11 +99,12 @@ class JsonTokenizer(Tokenizer):
 
         try:
             spec = json.loads(text)
+            _must_be_byte_level(spec, name)
             self._library = Library.from_str(text)
-        except Exception as error:        # the library raises bare Exception for whatever it cannot read
-            reason = str(error).splitlines()[0][:200]
-            raise DataError(f"a tokenizer must be a tokenizer.json of the `tokenizers` library, but got {name!r}: {reason}") from None
-        _must_be_byte_level(spec, name)
+        except DataError:
+            raise
+        except BaseException as error:
+            raise _unreadable(error, name) from None
         self._library.encode_special_tokens = True      # `<|endoftext|>` inside a text is text
         self._library.no_truncation()
         self._library.no_padding()
@@ -107,6 +113,8 @@ class JsonTokenizer(Tokenizer):
         self.fingerprint = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
         ids = self._library.get_vocab(with_added_tokens=True)
+        if not ids or max(ids.values()) >= _MOST or len(set(ids.values())) < len(ids):
+            raise DataError(f"a tokenizer must give each entry a number of its own below {_MOST:,}, but {name!r} does not")
         special = {token.content for token in self._library.get_added_tokens_decoder().values() if token.special}
         to_byte = {c: b for b, c in enumerate(byte_alphabet())}
         self.token_bytes = [b""] * (max(ids.values()) + 1)
@@ -122,6 +130,12 @@ class JsonTokenizer(Tokenizer):
         if end is None:
             raise DataError(f"a tokenizer must have an end-of-text token, one of {', '.join(END_NAMES)}, but got {name!r} without; add it as special")
         self.eot_id = ids[end]
+        try:
+            back = self.decode_bytes(self.encode_many([_PROBE])[0])
+        except BaseException as error:
+            raise _unreadable(error, name) from None
+        if back != _PROBE:
+            raise DataError(f"a tokenizer must give text back unchanged, but {name!r} does not; look at its normalizer and pre_tokenizer")
 
     def encode_many(self, documents: Sequence[bytes]) -> list[Tokens]:
         texts: list[str] = []                           # every stretch of UTF-8, encoded together: the library uses all cores
@@ -154,14 +168,31 @@ def _pieces(document: bytes) -> Iterator[bytes]:
     yield document[start:]
 
 
+def _unreadable(error: BaseException, name: str) -> BaseException:
+    """The library raises bare Exception for what it cannot read, and PanicException, no Exception at all, for what it did not foresee."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        return error        # Ctrl-C
+    reason = (str(error).splitlines() or [""])[0][:200]
+    return DataError(f"a tokenizer must be a tokenizer.json of the `tokenizers` library, but got {name!r}: {reason}")
+
+
 def _must_be_byte_level(spec: Any, name: str) -> None:
-    """Refuse tokenizers that lose text: WordPiece, SentencePiece, or a space put in front."""
-    pre = (spec.get("pre_tokenizer") or {}) if isinstance(spec, dict) else {}
-    steps = [step for step in pre.get("pretokenizers", [pre]) if step.get("type") == "ByteLevel"]
-    if not steps:
-        kind = pre.get("type")
+    """Refuse tokenizers that lose text or draw lots: WordPiece, SentencePiece, a space put in front, BPE dropout."""
+    model = spec.get("model") if isinstance(spec, dict) else None
+    if not isinstance(model, dict):
+        raise DataError(f"a tokenizer must be a tokenizer.json of the `tokenizers` library, but got {name!r}: it has no model")
+    if (kind := model.get("type", "BPE")) != "BPE":
+        raise DataError(f"a tokenizer must be a byte-level BPE, or text is lost, but got {name!r} of type {kind!r}; see hymo tokenizer train")
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise DataError(f"a tokenizer must do without {key}, but got {name!r} with {model[key]!r}; remove it from the file")
+    pre = spec.get("pre_tokenizer")
+    steps = pre.get("pretokenizers", [pre]) if isinstance(pre, dict) else []
+    byte_level = [step for step in steps if isinstance(step, dict) and step.get("type") == "ByteLevel"] if isinstance(steps, list) else []
+    if not byte_level:
+        kind = pre.get("type") if isinstance(pre, dict) else pre
         raise DataError(f"a tokenizer must be byte-level, or text is lost, but got {name!r} with pre_tokenizer {kind!r}; see hymo tokenizer train")
-    if any(step.get("add_prefix_space", True) for step in steps):
+    if any(step.get("add_prefix_space", True) for step in byte_level):
         raise DataError(f"a tokenizer must keep text as it is, but got {name!r} with add_prefix_space: true; set it to false in the file")
 
 

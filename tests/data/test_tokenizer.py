@@ -117,8 +117,11 @@ def _changed(trained: JsonTokenizer, **change) -> str:
 def test_lossy_tokenizers_are_refused(trained: JsonTokenizer):
     with pytest.raises(DataError, match=r"must be byte-level, or text is lost, but got 'x' with pre_tokenizer 'Whitespace'"):
         JsonTokenizer(_changed(trained, pre_tokenizer={"type": "Whitespace"}), "x")
-    with pytest.raises(DataError, match=r"must be byte-level"):
-        JsonTokenizer(_changed(trained, pre_tokenizer=None), "x")
+    for pre in (None, 3, {}, {"type": "Sequence", "pretokenizers": None}, {"type": "Sequence", "pretokenizers": ["ByteLevel"]}):
+        with pytest.raises(DataError, match=r"must be byte-level"):
+            JsonTokenizer(_changed(trained, pre_tokenizer=pre), "x")
+    with pytest.raises(DataError, match=r"must be a byte-level BPE, or text is lost, but got 'x' of type 'WordPiece'"):
+        JsonTokenizer(_changed(trained, model={**json.loads(trained.text)["model"], "type": "WordPiece"}), "x")
     prefixed = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     with pytest.raises(DataError, match=r"add_prefix_space: true"):
         JsonTokenizer(_changed(trained, pre_tokenizer=prefixed), "x")
@@ -131,7 +134,32 @@ def test_lossy_tokenizers_are_refused(trained: JsonTokenizer):
         JsonTokenizer(json.dumps(spec), "x")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "3", '{"model": 1}', "[" * 100_000, '{"version": "1.0", "model": {"type": "Pickle"}}'])
+def test_tokenizers_that_draw_lots_or_glue_pieces_are_refused(trained: JsonTokenizer):
+    model = json.loads(trained.text)["model"]
+    for key, value in {"dropout": 0.1, "continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}.items():
+        with pytest.raises(DataError, match=rf"must do without {key}, but got 'x' with"):
+            JsonTokenizer(_changed(trained, model={**model, key: value}), "x")
+
+
+def test_normalizers_that_change_text_are_refused(trained: JsonTokenizer):
+    with pytest.raises(DataError, match=r"must give text back unchanged, but 'x' does not"):
+        JsonTokenizer(_changed(trained, normalizer={"type": "Lowercase"}), "x")
+    composed = JsonTokenizer(_changed(trained, normalizer={"type": "NFC"}), "x")       # as published ones have it; keeps composed text
+    assert composed.decode(composed.encode("é")) == "é"
+
+
+@pytest.mark.parametrize("number", [2**24, 2**32 - 1, 5])
+def test_numbers_that_are_too_large_or_doubled_are_refused(trained: JsonTokenizer, number: int):
+    """A table of 2^32 entries would take the memory of the machine."""
+    model = json.loads(trained.text)["model"]
+    with pytest.raises(DataError, match=r"each entry a number of its own below 16,777,216"):
+        JsonTokenizer(_changed(trained, model={**model, "vocab": {**model["vocab"], "!": number}}), "x")
+
+
+EMPTY_MODEL = '{"model": {}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}}'
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "3", '{"model": 1}', "[" * 100_000, EMPTY_MODEL])
 def test_what_is_no_tokenizer_is_refused_in_one_line(text: str):
     with pytest.raises(DataError, match=r"must be a tokenizer.json") as caught:
         JsonTokenizer(text, "x")

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from hymo.data.cache import digest
-from hymo.data.packing import permutation
+from hymo.data.order import permutation
 from hymo.data.sources.base import TextSource
 from hymo.errors import DataError, did_you_mean
 
@@ -38,8 +38,9 @@ class Hub(TextSource):
 
     @cached_property
     def _dataset(self) -> Any:
-        dataset = self._asked(lambda: self._builder.as_streaming_dataset(split="train"))
-        names = dataset.column_names or list(next(iter(dataset), {}))
+        builder = self._builder
+        dataset = self._asked(lambda: builder.as_streaming_dataset(split="train"))
+        names = dataset.column_names or self._asked(lambda: list(next(iter(dataset), {})))
         if self.field not in names:
             hint = did_you_mean(self.field, names)
             raise DataError(f"{self.name}: the text must be in field {self.field!r} (data.field), but got fields {sorted(names)}{hint}")
@@ -51,11 +52,10 @@ class Hub(TextSource):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return ask()
-        except DataError:
-            raise
-        except (OSError, ValueError, RuntimeError, KeyError) as error:      # connection, missing dataset, unknown config or split, damaged file
+        except Exception as error:      # nothing but the library runs in `ask`: connection, missing dataset, unknown config, damaged file, …
+            # the first line says it; `--debug` shows the rest
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
-            raise DataError(f"{self.name!r} must be a dataset that `datasets` can stream, but got {reason}") from None
+            raise DataError(f"{self.name!r} must be a dataset that `datasets` can stream, but got {reason}") from error
 
     @property
     def fingerprint(self) -> str:
