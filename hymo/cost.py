@@ -21,7 +21,7 @@ from hymo.block import Block
 from hymo.init import enclosing
 from hymo.model import HyMo, build_hymo
 from hymo.ops.grouped_linear import GroupedLinear
-from hymo.ops.linear_cross_entropy.chunked import CHUNK_NUMBERS, WORK_BYTES
+from hymo.ops.linear_cross_entropy.chunked import CHUNK_NUMBERS
 from hymo.recipe import Recipe
 
 _PER_MULTIPLY_ADD = 2
@@ -240,6 +240,7 @@ def _kept_bytes(module: nn.Module, tokens: int, dtype: torch.dtype) -> int:
 def _loss_bytes(model: HyMo, tokens: int, device: str, dtype: torch.dtype) -> int:
     vocabulary, width = model.head_weight.shape
     chunk = min(tokens * vocabulary, CHUNK_NUMBERS.get(device, CHUNK_NUMBERS["cpu"]))
+    work = dtype.itemsize if device == "cuda" else 16 + dtype.itemsize     # the kernel works in place; else fp32 copy, tanh, softmax, gradient
     copy = 0 if dtype == torch.float32 else dtype.itemsize * vocabulary * width
     per_head = _FP32 * vocabulary * width + dtype.itemsize * tokens * width
-    return chunk * WORK_BYTES + copy + (1 + len(model.mtp_weights)) * per_head
+    return chunk * work + copy + (1 + len(model.mtp_weights)) * per_head

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hymo.ops.linear_cross_entropy import chunked, linear_cross_entropy, reference
+from hymo.errors import KernelUnavailable
+from hymo.ops.linear_cross_entropy import chunked, linear_cross_entropy, reference, resolve_impl
 from hymo.testing import OpContract
 
 
@@ -39,6 +40,22 @@ class TestContract(OpContract):
     @pytest.fixture(autouse=True)
     def small_chunks(self, monkeypatch):
         monkeypatch.setattr(chunked, "CHUNK_NUMBERS", {"cpu": 129 * 16, "cuda": 129 * 16})
+
+
+class TestKernel(TestContract):
+    """On a GPU for real; elsewhere in Triton's interpreter, whose bf16 arithmetic is wrong."""
+
+    implementations: ClassVar = {"triton": partial(linear_cross_entropy, impl="triton")}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tolerances: ClassVar = {torch.float32: 1e-5} if device == "cpu" else {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def test_the_kernel_is_refused_where_it_cannot_run(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert resolve_impl("auto", "cpu") == "chunked"
+    assert resolve_impl("auto", "cuda") == "triton"
+    with pytest.raises(KernelUnavailable, match="needs a CUDA device"):
+        resolve_impl("triton", "cpu")
 
 
 def test_reference_is_torchs_cross_entropy():
@@ -89,8 +106,10 @@ def test_only_the_wanted_gradients_are_kept():
 def test_memory_holds_one_chunk_of_logits(monkeypatch):
     monkeypatch.setattr(chunked, "CHUNK_NUMBERS", {"cpu": 4 * 100})
     seen = []
-    rows = chunked._rows
-    monkeypatch.setattr(chunked, "_rows", lambda logits, *args, **kwargs: (seen.append(tuple(logits.shape)), rows(logits, *args, **kwargs))[1])
-    make = case(10, 4, 100, 0.0)(torch.Generator())
-    linear_cross_entropy(make["hidden_ND"].requires_grad_(), make["weight_WD"], make["targets_N"])
+
+    def rows(logits, *args):
+        seen.append(tuple(logits.shape))
+        return chunked.rows(logits, *args)
+
+    chunked.linear_cross_entropy(**case(10, 4, 100, 0.0)(torch.Generator()), rows=rows)
     assert seen == [(4, 100), (4, 100), (2, 100)]

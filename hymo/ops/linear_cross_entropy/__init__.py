@@ -1,13 +1,29 @@
 """The output head and its loss in one operation, so that the logits of all tokens never exist at once."""
 
+import os
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from hymo.errors import KernelUnavailable
 from hymo.ops.linear_cross_entropy import chunked, reference
 
-IGNORED = chunked.IGNORED     # the target of a row that no loss counts
-Impl = Literal["auto", "reference", "chunked"]
+IGNORED = chunked.IGNORED       # the target of a row that no loss counts
+Impl = Literal["auto", "reference", "chunked", "triton"]
+
+
+def resolve_impl(impl: Impl, device: torch.device | str) -> str:
+    """The implementation that `impl` means on `device`: auto is `triton` on a CUDA device, else `chunked`.
+
+    Raises KernelUnavailable when triton was asked for by name elsewhere (Triton's interpreter apart).
+    """
+    kind = torch.device(device).type
+    if impl == "auto":
+        return "triton" if kind == "cuda" else "chunked"
+    if impl == "triton" and kind != "cuda" and not os.environ.get("TRITON_INTERPRET"):
+        raise KernelUnavailable(f"linear_cross_entropy's Triton kernel needs a CUDA device, but got {kind!r}; use impl='chunked'")
+    return impl
 
 
 def linear_cross_entropy(
@@ -17,8 +33,13 @@ def linear_cross_entropy(
 
     hidden_ND (N, D); weight_WD (vocabulary, D); targets_N (N,) int64, where IGNORED (-100) leaves a row out. Returns (L, losses_N) in fp32 (float64
     for float64 inputs). L is differentiable once in hidden and weight; losses_N, each row's own loss, is for the record and carries no
-    gradient. Products run in autocast's dtype, or hidden's; the softmax is in fp32 at least. `auto` is `chunked`.
+    gradient. Products run in autocast's dtype, or hidden's; the softmax is in fp32 at least. Raises KernelUnavailable, see resolve_impl.
     """
-    if impl == "reference":
+    chosen = resolve_impl(impl, hidden_ND.device)
+    if chosen == "reference":
         return reference.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
+    if chosen == "triton":
+        from hymo.ops.linear_cross_entropy import triton
+
+        return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap, triton.rows)
     return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
