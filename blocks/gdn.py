@@ -63,8 +63,9 @@ class Gdn(Block):
                 raise RecipeError(f"gdn.d_inner must be a multiple of head_dim, but got {self.d_inner=} and {self.head_dim=}")
             if (self.rope or model.rope).type != "none":
                 for letters, field in (("v", "head_dim"), ("bc", "d_state")):
-                    if letters in self.rope_on and getattr(self, field) % 2:
-                        raise RecipeError(f"gdn.{field} must be even where it is rotated in pairs, but got {getattr(self, field)} and {self.rope_on=}")
+                    width = getattr(self, field)
+                    if letters in self.rope_on and width % 2:
+                        raise RecipeError(f"gdn.{field} must be even where pairs of it are rotated, but got {field}={width} and {self.rope_on=}")
             if self.rope is not None:
                 self.rope.check(layer, model)
 
@@ -102,7 +103,7 @@ class Gdn(Block):
         starts_BT, heads = ctx.starts_BT, (self.config.n_heads, -1)
         u, past_inputs = short_conv(self.in_proj(x_BTD), self.conv.weight.squeeze(1), history_BWD=history, starts_BT=starts_BT)
         u = F.silu(u)
-        v_BTHD, b_BTHS, c_BTHS = u.unflatten(-1, heads), self.b_proj(u).unflatten(-1, heads), self.c_proj(u).unflatten(-1, heads)
+        v_BTHD, b_BTHS, c_BTHS = (torch.unflatten(x, -1, heads) for x in (u, self.b_proj(u), self.c_proj(u)))
         decay_BTH, output_BTH = self._gates(u)
         written, rope_on = v_BTHD, self.config.rope_on
         if "v" in rope_on:
@@ -119,7 +120,7 @@ class Gdn(Block):
     def _gates(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Decay gate and output gate, both (B, T, H) in (0, 1). fp32: exp(g A) magnifies the rounding of g by up to |A|."""
         dt_BTH = torch.sigmoid(self.dt_proj(u).to(self.dt_bias.dtype) + self.dt_bias)
-        g_BTH = torch.sigmoid(self.g_proj(u).to(self.dt_bias.dtype)).unflatten(-1, (self.config.n_heads, -1)).mean(-1)
+        g_BTH = torch.unflatten(torch.sigmoid(self.g_proj(u).to(self.dt_bias.dtype)), -1, (self.config.n_heads, -1)).mean(-1)
         return (dt_BTH, g_BTH) if self.config.decay_gate == "dt" else (g_BTH, dt_BTH)
 
     # -- accounting and initialisation --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.attention import Visibility, attention, visibility
+from hymo.ops.norm import rms_norm
 from hymo.recipe.tree import Position
 from hymo.registry import build
 
@@ -66,14 +67,14 @@ class Mla(Block):
 
     def __init__(self, config: Config, layer: LayerInfo) -> None:
         super().__init__(config, layer)
-        c, d, eps = config, layer.d_model, layer.model.norm_eps
+        c, d, self.eps = config, layer.d_model, layer.model.norm_eps
         self.nope_dim = c.head_dim - c.rope_dim
         self.scale = c.head_dim**-0.5
         self.wq_a = nn.Linear(d, c.q_lora_rank, bias=False)
-        self.q_norm = nn.RMSNorm(c.q_lora_rank, eps=eps)
+        self.q_norm = nn.RMSNorm(c.q_lora_rank, eps=self.eps)
         self.wq_b = nn.Linear(c.q_lora_rank, c.n_heads * c.head_dim, bias=False)
         self.wkv_a = nn.Linear(d, c.kv_lora_rank + c.rope_dim, bias=False)
-        self.kv_norm = nn.RMSNorm(c.kv_lora_rank, eps=eps)
+        self.kv_norm = nn.RMSNorm(c.kv_lora_rank, eps=self.eps)
         self.wkv_b = nn.Linear(c.kv_lora_rank, c.n_kv_groups * (self.nope_dim + c.v_head_dim), bias=False)
         self.wo = nn.Linear(c.n_heads * c.v_head_dim, d, bias=False)
         self.q_norm_qk = nn.Parameter(torch.empty(c.n_heads * c.head_dim)) if c.qk_scale else None
@@ -87,16 +88,16 @@ class Mla(Block):
     # -- projections --------------------------------------------------------------------------------------------------------------
     def _queries(self, x_BTD: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Rotated part (B, T, H, P) and the rest (B, T, H, K-P)."""
-        q = self.wq_b(_normed(self.q_norm, self.wq_a(x_BTD)))
+        q = self.wq_b(rms_norm(self.wq_a(x_BTD), self.q_norm.weight, self.eps))
         if self.q_norm_qk is not None:
             q = q * self.q_norm_qk
-        rotary, rest = q.unflatten(-1, (self.config.n_heads, -1)).split([self.config.rope_dim, self.nope_dim], dim=-1)
+        rotary, rest = torch.split(torch.unflatten(q, -1, (self.config.n_heads, -1)), [self.config.rope_dim, self.nope_dim], dim=-1)
         return self.rope(rotary, ctx) if self.config.rope_dim else rotary, rest
 
     def _compress(self, x_BTD: Tensor) -> State:
         """What a token leaves behind: its normed latent, and the shared key part before scale and rotation."""
-        latent, shared = self.wkv_a(x_BTD).split([self.config.kv_lora_rank, self.config.rope_dim], dim=-1)
-        return _normed(self.kv_norm, latent), shared
+        latent, shared = torch.split(self.wkv_a(x_BTD), [self.config.kv_lora_rank, self.config.rope_dim], dim=-1)
+        return rms_norm(latent, self.kv_norm.weight, self.eps), shared
 
     def _rotary_keys(self, shared_BLP: Tensor, ctx: Context) -> Tensor:
         """The shared key part, scaled for each group and rotated at the keys' own positions; (B, L, G, P)."""
@@ -117,8 +118,8 @@ class Mla(Block):
     # -- the two forms ------------------------------------------------------------------------------------------------------------
     def _expanded(self, q_rotary: Tensor, q_rest: Tensor, latent_BLR: Tensor, shared_BLP: Tensor, ctx: Context) -> Tensor:
         """Attention over expanded keys and values."""
-        expanded = self.wkv_b(latent_BLR).unflatten(-1, (self.config.n_kv_groups, -1))
-        k_rest, v_BLGV = expanded.split([self.nope_dim, self.config.v_head_dim], dim=-1)
+        expanded = torch.unflatten(self.wkv_b(latent_BLR), -1, (self.config.n_kv_groups, -1))
+        k_rest, v_BLGV = torch.split(expanded, [self.nope_dim, self.config.v_head_dim], dim=-1)
         q_BTHK = torch.cat([q_rotary, q_rest], dim=-1)
         k_BLGK = torch.cat([self._rotary_keys(shared_BLP, ctx).to(k_rest.dtype), k_rest], dim=-1)
         o_BHTV = attention(
@@ -128,14 +129,13 @@ class Mla(Block):
         return y_BTD
 
     def _absorbed(self, q_rotary: Tensor, q_rest: Tensor, latent_BLR: Tensor, shared_BLP: Tensor, ctx: Context) -> Tensor:
-        """The same, over latents. Heads are split as (G groups, h heads each)."""
-        groups = self.config.n_kv_groups
-        w_GER = self.wkv_b.weight.unflatten(0, (groups, -1))
-        w_key, w_value = w_GER.split([self.nope_dim, self.config.v_head_dim], dim=1)
-        q_latent = torch.einsum("btghn,gnr->bghtr", q_rest.unflatten(2, (groups, -1)), w_key)
+        """The same for one query a row, over latents. Heads are split as (G groups, h heads each)."""
+        groups = (self.config.n_kv_groups, -1)
+        w_key, w_value = torch.split(torch.unflatten(self.wkv_b.weight, 0, groups), [self.nope_dim, self.config.v_head_dim], dim=1)
+        q_latent = torch.einsum("btghn,gnr->bghtr", torch.unflatten(q_rest, 2, groups), w_key)
         scores = torch.einsum("bghtr,blr->bghtl", q_latent, latent_BLR.to(q_latent.dtype))
         rotary_keys = self._rotary_keys(shared_BLP, ctx)
-        scores = scores + torch.einsum("btghp,blgp->bghtl", q_rotary.unflatten(2, (groups, -1)).to(rotary_keys.dtype), rotary_keys)
+        scores = scores + torch.einsum("btghp,blgp->bghtl", torch.unflatten(q_rotary, 2, groups).to(rotary_keys.dtype), rotary_keys)
         visible = self._visible(ctx)
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(1), float("-inf"))
@@ -169,9 +169,3 @@ class Mla(Block):
             return False
         weight.fill_(1.0)
         return True
-
-
-def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
-    """norm(x) in the precision of the norm's weight: under autocast x may be narrower."""
-    y: Tensor = norm(x.to(norm.weight.dtype))
-    return y

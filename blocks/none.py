@@ -15,6 +15,8 @@ class NoPosition(Block):
     """x -> x: no position encoding (NoPE, arXiv 2305.19466). Widths, scales and parameters stay, so that only the rotation is removed."""
 
     class Config(BlockConfig):
+        """Nothing to set."""
+
         type: Literal["none"] = "none"
 
     def forward(self, x_BTHK: Tensor, ctx: Context) -> Tensor:
@@ -32,6 +34,8 @@ class NoFfn(Block):
     """x -> 0: what a residual stream gains from a sub-layer that is not there. The stack leaves the whole sub-layer out, norm included."""
 
     class Config(BlockConfig):
+        """Nothing to set."""
+
         type: Literal["none"] = "none"
 
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:

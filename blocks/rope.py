@@ -20,6 +20,8 @@ class Rope(Block):
     """
 
     class Config(BlockConfig):
+        """Base of the frequencies."""
+
         type: Literal["rope"] = "rope"
         theta: float = Field(default=10_000.0, gt=0, description="base of the frequencies: the slowest pair turns by 1/theta radian a token")
 

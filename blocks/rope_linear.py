@@ -20,6 +20,8 @@ class RopeLinear(Block):
     """
 
     class Config(BlockConfig):
+        """Base and factor."""
+
         type: Literal["rope_linear"] = "rope_linear"
         theta: float = Field(default=10_000.0, gt=0, description="base of the frequencies")
         factor: float = Field(ge=1, description="how many times longer than the trained context")

@@ -20,6 +20,8 @@ class RopeNtk(Block):
     """
 
     class Config(BlockConfig):
+        """Base and factor."""
+
         type: Literal["rope_ntk"] = "rope_ntk"
         theta: float = Field(default=10_000.0, gt=0, description="base of the frequencies before scaling")
         factor: float = Field(ge=1, description="how many times longer than the trained context")

@@ -24,6 +24,8 @@ class RopeYarn(Block):
     """
 
     class Config(BlockConfig):
+        """Base, factor and the ramp between pairs."""
+
         type: Literal["rope_yarn"] = "rope_yarn"
         theta: float = Field(default=10_000.0, gt=0, description="base of the frequencies before scaling")
         factor: float = Field(ge=1, description="how many times longer than the trained context")

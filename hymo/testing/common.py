@@ -65,9 +65,13 @@ class BlockContract:
             return get(self.kind, parsed.type)(parsed, make_layer(self.kind, parsed, self.settings()))
 
     def build(self, config: dict[str, Any], seed: int = 0) -> Block:
-        """The block with real weights, in evaluation mode."""
+        """The block in evaluation mode, every weight moved off its initial value: a scale of one or a bias of zero would hide faults."""
         block = self.on_meta(config).to_empty(device="cpu")
         initialise(block, seed)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in block.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
         return block.eval()
 
     # -- the contract --------------------------------------------------------------------------------------------------------------
