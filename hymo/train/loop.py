@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from hymo.data import Data, open_data
-from hymo.errors import CheckpointError
+from hymo.errors import BudgetError, CheckpointError
 from hymo.evaluate import evaluate
 from hymo.recipe import Recipe
 from hymo.train import checkpoint
 from hymo.train.checkpoint import Checkpoint
 from hymo.train.device import peak_bytes
+from hymo.train.micro_batch import needs
 from hymo.train.parallel import World, joined
 from hymo.train.progress import Progress, check_same, state_of
 from hymo.train.schedule import interval, total_steps
@@ -73,6 +76,10 @@ def train(recipe: Recipe, *, run_dir: Path, tracker: Tracker | None = None, resu
             result = run.go(resume, stop)
             status = result.status
             return result
+        except torch.OutOfMemoryError as error:
+            rows = run.session.stepper.micro_batch
+            raise BudgetError(f"a step must fit the GPU, but there was not enough memory for micro-batches of {rows} rows, about "
+                              f"{needs(recipe, rows, world)}; set train.micro_batch to less, or train.checkpoint_activations=true") from error
         finally:
             run.close(status)
 
@@ -101,6 +108,8 @@ class Run:
         if self.world.first:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             checkpoint.discard_partial(self.checkpoints)
+        if not resume and checkpoint.paths(self.checkpoints):
+            raise CheckpointError(f"a new run needs a folder of its own, but {self.checkpoints} holds checkpoints; resume that run, or name another folder")
         found = self.newest() if resume else None
         if found:
             check_same(found.state, self.recipe, self.data)

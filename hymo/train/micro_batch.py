@@ -6,6 +6,7 @@ import logging
 
 import torch
 
+from hymo.cost import memory
 from hymo.data.batch import Batch
 from hymo.errors import BudgetError, RecipeError
 from hymo.recipe import Recipe
@@ -48,17 +49,19 @@ def estimated(recipe: Recipe, world: World) -> int:
     sizes = candidates(recipe, world)
     if len(sizes) == 1:
         return sizes[0]
-    from hymo.cost import memory
-
     room = ROOM * free_bytes(world.device)
     for size in sizes:
         if sum(memory(recipe, size, world.device.type).values()) <= room:
             return size
-    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in memory(recipe, 1, world.device.type).items())
     raise BudgetError(
-        f"a row of {recipe.train.seq_len} tokens must fit the device, but {room / 2**30:.1f} GiB can be used and it needs, in GiB, {parts}; "
+        f"a row of {recipe.train.seq_len} tokens must fit the device, but {room / 2**30:.1f} GiB can be used and it needs {needs(recipe, 1, world)}; "
         "use a smaller scale, train.checkpoint_activations=true or more devices, or name train.micro_batch to try all the same"
     )
+
+
+def needs(recipe: Recipe, rows: int, world: World) -> str:
+    """The estimate in words: 'weights 4.20, gradients 4.20, … GiB'."""
+    return ", ".join(f"{name} {size / 2**30:.2f}" for name, size in memory(recipe, rows, world.device.type).items()) + " GiB"
 
 
 def tried(stepper: Stepper, recipe: Recipe, heads: int) -> int:
@@ -81,10 +84,10 @@ def tried(stepper: Stepper, recipe: Recipe, heads: int) -> int:
         log.warning("a micro-batch of %d rows does not fit in GPU memory; trying a smaller one", size)
     torch.cuda.reset_peak_memory_stats(stepper.world.device)
     if not found:
-        total = torch.cuda.mem_get_info(stepper.world.device)[1]
+        total, rows = torch.cuda.mem_get_info(stepper.world.device)[1], sizes[-1]
         raise BudgetError(
-            f"a row of {recipe.train.seq_len} tokens must fit the GPU, but its activations do not fit in {total / 2**30:.0f} GiB beside the weights; "
-            "use train.checkpoint_activations=true, a shorter train.seq_len, a smaller scale or more devices"
+            f"a micro-batch of {rows} rows must fit the GPU's {total / 2**30:.0f} GiB, but it needs about {needs(recipe, rows, stepper.world)}; "
+            "use train.micro_batch=auto, train.checkpoint_activations=true, a shorter train.seq_len, a smaller scale or more devices"
         )
     return found
 

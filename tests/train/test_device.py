@@ -9,9 +9,9 @@ CUDA = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(("name", "tflops"), [
-    ("NVIDIA H200", 989.4), ("NVIDIA H100 80GB HBM3", 989.4), ("NVIDIA H100 PCIe", 756.5), ("NVIDIA H100 NVL", 835.5), ("NVIDIA A100-SXM4-80GB", 312.0),
-    ("NVIDIA GH200 480GB", 989.4), ("NVIDIA A10G", 70.0), ("NVIDIA A10", 125.0), ("NVIDIA L40S", 362.1), ("NVIDIA L4", 121.0), ("NVIDIA B200", 2250.0),
-    ("NVIDIA GeForce RTX 4090", 165.2),
+    ("NVIDIA H200", 989.4), ("NVIDIA H100 80GB HBM3", 989.4), ("NVIDIA H100 PCIe", 756.5), ("NVIDIA H100 NVL", 835.5),
+    ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA GH200 480GB", 989.4), ("NVIDIA A10G", 70.0), ("NVIDIA A10", 125.0), ("NVIDIA L40S", 362.1),
+    ("NVIDIA L4", 121.0), ("NVIDIA B200", 2250.0), ("NVIDIA GeForce RTX 4090", 165.2),
 ])
 def test_peaks_of_the_datasheets(name: str, tflops: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
@@ -34,7 +34,7 @@ def test_compute_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
     assert device.compute_dtype("auto", CUDA) == torch.float32
-    with pytest.raises(RecipeError, match="Tesla T4; use train.dtype=fp32"):
+    with pytest.raises(RecipeError, match=r"Tesla T4; use train\.dtype=fp32"):
         device.compute_dtype("bf16", CUDA)
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hymo.data import Data
-from hymo.errors import CheckpointError
+from hymo.errors import BudgetError, CheckpointError
 from hymo.model import HyMo, Losses
 from hymo.recipe import Recipe
 from hymo.train import RunStart, StepInfo, TrainResult, train
@@ -87,8 +87,8 @@ def test_a_run_from_end_to_end(tiny: Tiny, opened: Data, tmp_path: Path) -> None
     (info,) = recorder.started
     assert (info.step, info.steps, info.facts["dtype"], info.facts["newton_schulz"], info.facts["device"]) == (0, 12, "float32", "float32", "cpu")
     assert {
-        "loss/main", "loss/mtp_1", "loss/mtp_2", "loss/total", "grad_norm", "lr/normuon", "lr/adamw", "speed/tokens_per_s", "moe/drop_frac", "moe/max_vio",
-        "memory/bytes_peak", "progress/tokens",
+        "loss/main", "loss/mtp_1", "loss/mtp_2", "loss/total", "grad_norm", "lr/normuon", "lr/adamw", "speed/tokens_per_s",
+        "moe/drop_frac", "moe/max_vio", "memory/bytes_peak", "progress/tokens",
     } <= recorder.steps[12].keys()
     assert "speed/mfu" not in recorder.steps[12], "a CPU has no datasheet peak here"
     assert {"val/loss", "val/bpb"} <= recorder.steps[6].keys()
@@ -214,7 +214,7 @@ def test_the_checkpoint_of_another_recipe_is_refused_with_the_difference(tiny: T
     assert train(tiny("run.log_every=2"), run_dir=tmp_path, data=opened, resume=True).status == "finished"      # moves no weight
 
 
-def test_resuming_a_damaged_checkpoint_goes_on_from_the_one_before(tiny: Tiny, opened: Data, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_newest_checkpoint_resumes_from_the_one_before(tiny: Tiny, opened: Data, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole: TrainResult = train(tiny(), run_dir=tmp_path, data=opened)
     (tmp_path / "checkpoints/step-0000000006/state.json").write_text("{")
     recorder = Recorder()
@@ -222,6 +222,21 @@ def test_resuming_a_damaged_checkpoint_goes_on_from_the_one_before(tiny: Tiny, o
     assert recorder.started[0].step == 4
     assert "step-0000000006 is damaged" in caplog.text
     assert again.losses == whole.losses
+
+
+def test_a_new_run_does_not_begin_among_the_checkpoints_of_another(tiny: Tiny, opened: Data, tmp_path: Path) -> None:
+    train(tiny(), run_dir=tmp_path, data=opened, **stop_after(1))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="a new run needs a folder of its own"):
+        train(tiny(), run_dir=tmp_path, data=opened)
+
+
+def test_gpu_memory_that_runs_out_is_one_clear_error(tiny: Tiny, opened: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Losses:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(HyMo, "loss", full)
+    with pytest.raises(BudgetError, match=r"micro-batches of 4 rows, about weights .* GiB; set train\.micro_batch to less"):
+        train(tiny(), run_dir=tmp_path, data=opened)
 
 
 def test_a_finished_run_resumes_to_its_result(tiny: Tiny, opened: Data, tmp_path: Path) -> None:

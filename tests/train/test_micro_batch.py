@@ -25,10 +25,10 @@ def test_sizes_to_consider(tiny: Tiny) -> None:
 
 def test_the_largest_that_fits_by_estimate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny("train.micro_batch=auto", "train.tokens_per_step=256")     # 8 rows
-    monkeypatch.setattr("hymo.cost.memory", lambda recipe, rows, device: {"weights": 10, "activations": 20 * rows}, raising=False)
+    monkeypatch.setattr(micro_batch, "memory", lambda recipe, rows, device: {"weights": 10, "activations": 20 * rows})
     for free, wanted in ((1000, 8), (170 / 0.9, 8), (169 / 0.9, 4), (34, 1)):
         monkeypatch.setattr(micro_batch, "free_bytes", lambda _, free=free: free)
         assert micro_batch.estimated(recipe, World(CPU)) == wanted
     monkeypatch.setattr(micro_batch, "free_bytes", lambda _: 33)
-    with pytest.raises(BudgetError, match=r"a row of 32 tokens must fit the device, .* weights 0.00, activations 0.00; use a smaller scale"):
+    with pytest.raises(BudgetError, match=r"a row of 32 tokens must fit the device, .* weights 0\.00, activations 0\.00 GiB; use a smaller scale"):
         micro_batch.estimated(recipe, World(CPU))

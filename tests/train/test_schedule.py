@@ -45,7 +45,7 @@ def test_refusals() -> None:
         WSD(ScheduleConfig(warmup_frac=0.1, stable_frac=0.6, decay_frac=0.2), 10)
     with pytest.raises(ValueError, match="update=10"):
         WSD(ScheduleConfig(), 10)(10)
-    with pytest.raises(RecipeError, match="set train.tokens_per_step=960"):
+    with pytest.raises(RecipeError, match=r"set train\.tokens_per_step=960"):
         rows_per_step(TrainConfig(steps=1, seq_len=96, tokens_per_step=1000))
 
 
