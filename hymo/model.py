@@ -204,9 +204,12 @@ class HyMo(nn.Module):
         return DecodeState(tuple(self.layer(i).mixer.initial_state(batch, where, kind) for i in range(len(self.layers))))
 
     @torch.no_grad()
-    def step(self, tokens_BT: Tensor, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        """Read T >= 1 more tokens: their logits (B, T, vocab_size), as `forward` on everything read so far gives them, and the new state."""
-        ctx = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, past=state.past)
+    def step(self, tokens_BT: Tensor, state: DecodeState, documents_BT: Tensor | None = None) -> tuple[Tensor, DecodeState]:
+        """Read T >= 1 more tokens: their logits (B, T, vocab_size), as `forward` on everything read so far gives them, and the new state.
+
+        Prompts of different lengths are padded on the left and told apart by `documents_BT`, in every step: −1 is padding.
+        """
+        ctx = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, documents_BT, past=state.past)
         x_BTD: Tensor = self.embedding(tokens_BT)
         states = []
         for index, before in enumerate(state.layers):

@@ -176,6 +176,25 @@ def test_step_equals_forward(cuts):
     torch.testing.assert_close(torch.cat(outputs, dim=1), model(tokens).detach(), atol=2e-5, rtol=1e-4)
 
 
+def test_left_padded_prompts_decode_greedily_as_if_alone():
+    model = build_hymo(tiny()).eval()
+    prompts = [batch(1, length).inputs for length in (9, 4, 1)]
+
+    def alone(tokens):
+        for _ in range(5):
+            tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], dim=1)
+        return tokens[0, -5:].tolist()
+
+    padded = torch.cat([torch.nn.functional.pad(prompt, (9 - prompt.shape[1], 0)) for prompt in prompts])
+    documents = torch.stack([torch.tensor([-1] * (9 - prompt.shape[1]) + [0] * prompt.shape[1]) for prompt in prompts])
+    logits, state = model.step(padded, model.initial_state(3), documents)
+    chosen = [logits[:, -1:].argmax(-1)]
+    for _ in range(4):
+        logits, state = model.step(chosen[-1], state, torch.zeros(3, 1, dtype=documents.dtype))
+        chosen.append(logits.argmax(-1))
+    assert torch.cat(chosen, dim=1).tolist() == [alone(prompt) for prompt in prompts]
+
+
 # -- initialisation ---------------------------------------------------------------------------------------------------------------
 def named(model):
     return {model.logical_names[path]: p for path, p in model.named_parameters()}
