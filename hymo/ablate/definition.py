@@ -74,7 +74,9 @@ class Definition(Settings):
     hypothesis: str = Field(min_length=1, description="one sentence that the result can contradict")
     base: str = Field(default="v1_0", description="recipe of the baseline: a shipped name, or a file beside this one")
     set: dict[str, Any] = Field(default={}, description="changes to the base itself, made for every arm alike")
-    factor: Annotated[list[str], BeforeValidator(_as_list)] = Field(min_length=1, description="settings that an arm may move (resolved names; `*` stands for any)")
+    factor: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+        min_length=1, description="settings that an arm may move (resolved names; `*` stands for any)"
+    )
     primary: str = Field(default="val/loss", description="the one metric that decides")
     better: Literal["lower", "higher"] = Field(default="lower", description="which way the primary metric improves")
     secondary: list[str] = Field(default=[], description="further metrics, reported beside the primary with Holm's correction of their own")
@@ -95,8 +97,14 @@ class Experiment:
     definition: Definition
     places: Mapping[Keys, str]
 
+    @property
+    def base(self) -> Path | str:
+        """The base recipe: a file beside the experiment, or a shipped name."""
+        beside = self.path.parent / self.definition.base
+        return beside if beside.is_file() else self.definition.base
+
     def where(self, *keys: str) -> str:
-        """"file:line:column" of a setting, or of what holds it."""
+        """ "file:line:column" of a setting, or of what holds it."""
         return nearest(self.places, keys) or str(self.path)
 
     def error(self, message: str, *keys: str) -> AblationError:
@@ -123,7 +131,9 @@ def find(name: str) -> Path:
         if path.is_file():
             return path
     local = [path.parent.name for path in Path("experiments").glob(f"*/{FILE}")]
-    raise AblationError(f"an experiment must be a shipped name or a folder with an {FILE}, but got {name!r}{did_you_mean(name, {*local, *shipped()})}")
+    raise AblationError(
+        f"an experiment must be a shipped name or a folder with an {FILE}, but got {name!r}{did_you_mean(name, {*local, *shipped()})}"
+    )
 
 
 def load(name: str) -> Experiment:

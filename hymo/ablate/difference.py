@@ -14,8 +14,8 @@ from typing import Any
 
 from hymo.recipe import Recipe, ResolvedLayer, resolve_stack, to_dict
 
-BOOKKEEPING = ("name", "run", "blocks")                     # changes no result; seeds are shown by whoever compares runs
-IN_THE_STACK = ("layers", "overrides", "pattern", "swap")   # seen through the resolved layers
+BOOKKEEPING = ("name", "run", "blocks")  # changes no result; seeds are shown by whoever compares runs
+IN_THE_STACK = ("layers", "overrides", "pattern", "swap")  # seen through the resolved layers
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Change:
         return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for name in names for pattern in patterns)
 
     def __str__(self) -> str:
-        where = f"  [layers {', '.join(map(str, self.layers))}]" if self.layers else ""
+        shown = [*map(str, self.layers[:3]), "…", str(self.layers[-1])] if len(self.layers) > 5 else map(str, self.layers)
+        where = f"  [layers {', '.join(shown)}]" if self.layers else ""
         return f"{self.setting}: {brief(self.before)} → {brief(self.after)}{where}"
 
 

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from hymo.ablate.store import FAILED, OUT_OF_MEMORY, Outcome, RunSpec, Store, Status, write_json
+from hymo.ablate.store import Outcome, RunSpec, Status, Store, write_json
 
 RETRIES = 2
 POLL_S = 0.2
-PATIENCE_S = 60.0       # for a worker that was asked to stop to write its checkpoint
+PATIENCE_S = 60.0  # for a worker that was asked to stop to write its checkpoint
 
 
 class Engine(Protocol):
@@ -82,7 +82,9 @@ class LocalEngine:
             if deaths["idle"] > RETRIES:
                 for spec in specs:
                     if self.store.resolved(spec.key, session) is None:
-                        self.store.write_failure(spec.key, session, FAILED, f"a worker cannot start ({obituary(code)[1]}); its log is {self.store.log(session)}")
+                        self.store.write_failure(
+                            spec.key, session, Status.FAILED, f"a worker cannot start ({obituary(code)[1]}); its log is {self.store.log(session)}"
+                        )
 
     @contextmanager
     def _workers(self, work: Path, session: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -110,7 +112,7 @@ class LocalEngine:
                 stdout=file,
                 stderr=file,
                 env=worker_environment(),
-                start_new_session=True,     # Ctrl-C reaches the command, which asks the workers to stop
+                start_new_session=True,  # Ctrl-C reaches the command, which asks the workers to stop
             )
 
 
@@ -124,10 +126,10 @@ def worker_environment() -> dict[str, str]:
 def obituary(code: int) -> tuple[Status, str]:
     """What an exit code says: the kernel's memory killer sends SIGKILL and leaves no other trace."""
     if code == -signal.SIGKILL:
-        return OUT_OF_MEMORY, "its process was killed (SIGKILL, as the kernel does when memory runs out)"
+        return Status.OUT_OF_MEMORY, "its process was killed (SIGKILL, as the kernel does when memory runs out)"
     if code < 0:
-        return FAILED, f"its process died of {signal.Signals(-code).name}"
-    return FAILED, f"its process left with exit code {code}"
+        return Status.FAILED, f"its process died of {signal.Signals(-code).name}"
+    return Status.FAILED, f"its process left with exit code {code}"
 
 
 def collect(store: Store, specs: Sequence[RunSpec], session: str) -> dict[str, Outcome]:

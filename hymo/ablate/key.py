@@ -20,9 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hymo.block import BlockConfig
+from hymo.block import KINDS, BlockConfig
 from hymo.recipe import Recipe, fingerprint, resolve_stack
-from hymo.registry import KINDS, get, names
+from hymo.registry import get, names
 
 PACKAGE = Path(__file__).resolve().parents[1]
 COMPUTES = ("block.py", "model.py", "init.py", "evaluate.py", "ops", "data", "train")

@@ -13,7 +13,7 @@ from hymo.cost import Cost, count
 from hymo.errors import RecipeError
 from hymo.recipe import Recipe, recipe_from_dict, to_dict
 
-WIDEST = 64         # times its value: further than that is another model
+WIDEST = 64  # times its value: further than that is another model
 
 
 def quantity(by: str, cost: Cost) -> float:
@@ -45,9 +45,17 @@ def matched(experiment: Experiment, arm: str, recipe: Recipe, baseline: Cost) ->
                 recipe, off = closer[0], closer[2]
     if abs(off) <= match.tolerance:
         return recipe, tuple(solved)
-    tried = f"solving {'; '.join(solved)} is not enough" if solved else "name a width in match.solve" if not match.solve else "it has no width of match.solve"
+    tried = (
+        f"solving {'; '.join(solved)} is not enough"
+        if solved
+        else "name a width in match.solve"
+        if not match.solve
+        else "it has no width of match.solve"
+    )
     raise experiment.error(
-        f"arm {arm!r} must keep {match.by} within {match.tolerance:.1%} of the baseline's, but got {first:+.2%}; {tried}, or match by none", "arms", arm
+        f"arm {arm!r} must keep {match.by} within {match.tolerance:.1%} of the baseline's, but got {first:+.2%}; {tried}, or match by none",
+        "arms",
+        arm,
     )
 
 

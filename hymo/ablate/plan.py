@@ -6,9 +6,8 @@ The arms of one command are one family: one baseline, one correction for looking
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from hymo.ablate.definition import AGAIN, BASELINE, Experiment, change
@@ -18,7 +17,8 @@ from hymo.cost import Cost, count
 from hymo.errors import AblationError, RecipeError, did_you_mean
 from hymo.recipe import Recipe, fingerprint, load_recipe, recipe_from_dict, to_dict, with_overrides
 
-SALT = 1_000_003        # between a seed and its A/A seed: further apart than any ablation has seeds
+MICRO_TOKENS = 16_384  # tokens a device takes at once
+SALT = 1_000_003  # between a seed and its A/A seed: further apart than any ablation has seeds
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Arm:
     label: str
     recipe: Recipe
     cost: Cost
-    experiment: Experiment | None = None        # None: the baseline and its A/A arm
+    experiment: Experiment | None = None  # None: the baseline and its A/A arm
     changes: tuple[Change, ...] = ()
-    notes: tuple[str, ...] = ()                 # what was solved, and what else moved
-    salt: int = 0                               # added to the seed of the initial weights, never to that of the data
-    factors: tuple[str, ...] = ()               # labels of the two arms that this one combines (--cross)
-    lr_unresolved: bool = False                 # the best learning rate tried lies at the edge (--tune lr)
+    notes: tuple[str, ...] = ()  # what was solved, and what else moved
+    salt: int = 0  # added to the seed of the initial weights, never to that of the data
+    factors: tuple[str, ...] = ()  # labels of the two arms that this one combines (--cross)
+    lr_unresolved: bool = False  # the best learning rate tried lies at the edge (--tune lr)
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class Plan:
     arms: tuple[Arm, ...]
     again: Arm | None = None
     left_out: tuple[str, ...] = ()
-    looks: tuple[int, ...] = ()                 # numbers of seeds after which to judge (`--until decided`); empty: once, at the end
-    options: dict[str, Any] = field(default_factory=dict)
+    looks: tuple[int, ...] = ()  # numbers of seeds after which to judge (`--until decided`); empty: once, at the end
 
     @property
     def everything(self) -> tuple[Arm, ...]:
@@ -70,14 +69,19 @@ def make_plan(
     again: bool = False,
     cross: bool = False,
     looks: Sequence[int] = (),
+    threads: int = 1,
 ) -> Plan:
     """Resolve every arm of `experiments` at `scale`. `only` names the arms to keep, `overrides` change the base for all of them.
+
+    Threads and micro-batch are fixed here: what a machine would choose for them depends on what else it is doing, and sums round differently.
 
     Raises AblationError or RecipeError, one line with a place, for anything that would make the comparison unfair or impossible.
     """
     if seeds < 2:
-        raise AblationError(f"an ablation must have 2 seeds at least, but got seeds={seeds}; one seed never names a winner, and 3 see only large effects")
-    base = _base(experiments, scale, overrides)
+        raise AblationError(
+            f"an ablation must have 2 seeds at least, but got seeds={seeds}; one seed never names a winner, and 3 see only large effects"
+        )
+    base = base_recipe(experiments, scale, overrides, threads)
     baseline = Arm(BASELINE, base, count(base))
     several = len(experiments) > 1
     arms: list[Arm] = []
@@ -102,23 +106,33 @@ def make_plan(
     return Plan(tuple(experiments), scale, tuple(range(first, first + seeds)), baseline, tuple(arms), twin, tuple(left_out), tuple(looks))
 
 
-def _base(experiments: Sequence[Experiment], scale: str, overrides: Sequence[str]) -> Recipe:
-    """The one recipe that all the experiments start from."""
+def base_recipe(experiments: Sequence[Experiment], scale: str | None, overrides: Sequence[str], threads: int = 1) -> Recipe:
+    """The one recipe that all the experiments start from, at `scale` (None: as written)."""
     bases: dict[str, Recipe] = {}
     for experiment in experiments:
         definition = experiment.definition
-        beside = experiment.path.parent / definition.base
         try:
-            recipe = load_recipe(beside if beside.is_file() else definition.base, scale=scale)
-            raw = change(to_dict(recipe), definition.set)
-            recipe = with_overrides(raw, overrides)
+            recipe = load_recipe(experiment.base, scale=scale)
+            recipe = with_overrides(change(to_dict(recipe), definition.set), overrides)
         except RecipeError as error:
             raise experiment.error(f"the base of {experiment.name!r}: {error}", "set" if definition.set else "base") from None
         bases.setdefault(fingerprint(recipe), recipe)
     if len(bases) > 1:
         names = ", ".join(experiment.name for experiment in experiments)
-        raise AblationError(f"experiments ablated together must share their base recipe, but got {names} with {len(bases)} bases; ablate them one by one")
-    return next(iter(bases.values()))
+        raise AblationError(
+            f"experiments ablated together must share their base recipe, but got {names} with {len(bases)} bases; ablate them one by one"
+        )
+    return _fixed(next(iter(bases.values())), threads)
+
+
+def _fixed(base: Recipe, threads: int) -> Recipe:
+    """The base with nothing left to the moment: threads, micro-batch, and one checkpoint kept."""
+    train = base.train
+    rows = train.tokens_per_step // train.seq_len
+    fitting = max(size for size in range(1, rows + 1) if rows % size == 0 and (size == 1 or size * train.seq_len <= MICRO_TOKENS))
+    micro = fitting if train.micro_batch == "auto" else train.micro_batch
+    run = base.run.model_copy(update={"keep_last": 1, "keep_every": None})
+    return base.model_copy(update={"train": train.model_copy(update={"threads": threads, "micro_batch": micro}), "run": run})
 
 
 def _arm(experiment: Experiment, name: str, label: str, baseline: Arm) -> Arm:
@@ -134,15 +148,29 @@ def _resolve(experiment: Experiment, names: list[str], label: str, baseline: Arm
     except RecipeError as error:
         raise experiment.error(f"arm {label!r} does not apply: {error}", "arms", names[0]) from None
     if recipe.run != baseline.recipe.run:
-        raise experiment.error(f"arm {label!r} must leave `run` alone, but got a change of it; seeds and folders belong to the plan", "arms", names[0])
+        raise experiment.error(
+            f"arm {label!r} must leave `run` alone, but got a change of it; seeds and folders belong to the plan", "arms", names[0]
+        )
     recipe, solved = matched(experiment, names[0], recipe, baseline.cost)
     changes = tuple(differences(baseline.recipe, recipe))
+    _refuse_another_kernel(experiment, names[0], label, changes)
     solves = [field.removeprefix("model.layers.") for field in experiment.definition.match.solve]
     stray = [one.setting for one in changes if not one.matches([*experiment.definition.factor, *solves])]
     notes = [f"solved {one}" for one in solved]
     if stray:
-        notes.append(f"also moves {', '.join(stray)}, which {'is' if len(stray) == 1 else 'are'} not its factor ({', '.join(experiment.definition.factor)})")
+        notes.append(
+            f"also moves {', '.join(stray)}, which {'is' if len(stray) == 1 else 'are'} not its factor ({', '.join(experiment.definition.factor)})"
+        )
     return Arm(label, recipe, count(recipe), experiment, changes, tuple(notes))
+
+
+def _refuse_another_kernel(experiment: Experiment, name: str, label: str, changes: Sequence[Change]) -> None:
+    """Two kernels of one operation round differently, and that is not what the arm is about."""
+    for one in changes:
+        if one.setting.endswith(".impl") and not one.matches(experiment.definition.factor):
+            raise experiment.error(
+                f"arms must resolve to the same kernels, but got {one} in {label!r}; set it for all of them with KEY=VALUE", "arms", name
+            )
 
 
 def _only(arms: list[Arm], only: Sequence[str], left_out: list[str]) -> list[Arm]:
@@ -176,11 +204,3 @@ def _crossed(experiments: Sequence[Experiment], arms: list[Arm], baseline: Arm) 
         notes = [note for note in cell.notes if not note.startswith("also moves")] + ([f"also moves {', '.join(stray)}"] if stray else [])
         combined.append(replace(cell, notes=tuple(notes), factors=(left.label, right.label)))
     return combined
-
-
-def folder_name(plan: Plan) -> Path:
-    """Where the store keeps what belongs to this plan: one folder for the same arms at the same scale, whatever the number of seeds."""
-    import hashlib
-
-    identity = "\n".join([*sorted(f"{arm.label} {fingerprint(arm.recipe)}" for arm in plan.everything), plan.scale])
-    return Path(f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}")

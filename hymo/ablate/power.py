@@ -19,8 +19,8 @@ from scipy.stats import f, ncf
 
 from hymo.errors import AblationError
 
-POWER = 0.8             # the customary chance of finding an effect that is there
-MOST_SEEDS = 1000       # no plan asks for more; "over 1000" is answer enough
+POWER = 0.8  # the customary chance of finding an effect that is there
+MOST_SEEDS = 1000  # no plan asks for more; "over 1000" is answer enough
 
 
 def power(effect: float, seeds: int, alpha: float = 0.05) -> float:

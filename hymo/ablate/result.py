@@ -14,11 +14,11 @@ import numpy as np
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.power import alpha_shares
 from hymo.ablate.statistics import Best, Judgement, Verdict, best, interaction, judge, judge_at_looks, noise_floor
-from hymo.ablate.store import DIVERGED, FINISHED, Outcome
+from hymo.ablate.store import Outcome, Status
 from hymo.cost import Cost
 
 ALPHA = 0.05
-ALWAYS = ("val/loss@2x", "val/loss@4x")     # evaluation beyond the trained length comes with every arm
+ALWAYS = ("val/loss@2x", "val/loss@4x")  # evaluation beyond the trained length comes with every arm
 Outcomes = Mapping[tuple[str, int], Outcome]
 
 
@@ -71,7 +71,10 @@ def summarise(plan: Plan, outcomes: Outcomes, measured: Mapping[str, Mapping[str
         "interval": 1 - judgement.alpha,
         "shares": alpha_shares(plan.looks, ALPHA) if plan.looks else [],
         "experiments": [
-            {"name": experiment.name, **experiment.definition.model_dump(include={"hypothesis", "expectation", "primary", "delta_min", "margin", "match", "factor"})}
+            {
+                "name": experiment.name,
+                **experiment.definition.model_dump(include={"hypothesis", "expectation", "primary", "delta_min", "margin", "match", "factor"}),
+            }
             for experiment in plan.experiments
         ],
         "rows": rows,
@@ -121,19 +124,21 @@ def _decision(judgement: Judgement, index: int, standing: str, trouble: str | No
     if base_trouble is not None:
         verdict, words = Verdict.INCONCLUSIVE, f"{Verdict.INCONCLUSIVE}: the baseline {base_trouble}"
     elif trouble is not None:
-        diverged = trouble.startswith(DIVERGED)
+        diverged = trouble.startswith(Status.DIVERGED)
         verdict, words = (Verdict.UNSTABLE, f"{Verdict.UNSTABLE}: {trouble}") if diverged else (Verdict.INCONCLUSIVE, trouble)
-    numbers = {name: _number(getattr(judgement, name)[index]) for name in ("mean", "sd", "low", "high", "p", "p_holm", "p_tost", "delta_min", "margin")}
+    numbers = {
+        name: _number(getattr(judgement, name)[index]) for name in ("mean", "sd", "low", "high", "p", "p_holm", "p_tost", "delta_min", "margin")
+    }
     return {**numbers, "detectable": _number(judgement.detectable(index)), "verdict": str(verdict), "words": str(words)}
 
 
 def _trouble(plan: Plan, outcomes: Outcomes, arm: Arm) -> str | None:
     """What kept the arm's seeds from ending well, in words, the worst first."""
     found = [outcomes[arm.label, seed] for seed in plan.seeds if (arm.label, seed) in outcomes]
-    bad = [outcome for outcome in found if outcome.status != FINISHED]
+    bad = [outcome for outcome in found if outcome.status != Status.FINISHED]
     if not bad:
         return None
-    worst = next((outcome for outcome in bad if outcome.status != DIVERGED), bad[0])
+    worst = next((outcome for outcome in bad if outcome.status != Status.DIVERGED), bad[0])
     same = sum(outcome.status == worst.status for outcome in bad)
     return f"{worst.status} in {same} of {len(found)} seeds" + (f" ({worst.error})" if worst.error else "")
 
@@ -174,10 +179,10 @@ def _interactions(plan: Plan, outcomes: Outcomes) -> list[dict[str, Any]]:
     by_label = {arm.label: arm for arm in plan.arms}
     metric = primary(cells[0])
     base = values(plan, outcomes, plan.baseline, metric)
-    x = [
-        interaction(base, *(values(plan, outcomes, by_label[label], metric) for label in cell.factors), values(plan, outcomes, cell, metric))
-        for cell in cells
-    ]
+    x = []
+    for cell in cells:
+        first, second = (values(plan, outcomes, by_label[label], metric) for label in cell.factors)
+        x.append(interaction(base, first, second, values(plan, outcomes, cell, metric)))
     assert cells[0].experiment is not None
     definition = cells[0].experiment.definition
     judgement = judge(np.array(x), delta_min=definition.delta_min, margin=definition.margin, alpha=ALPHA)

@@ -30,8 +30,8 @@ Floats = NDArray[np.float64]
 class Verdict(StrEnum):
     """What may be said of an arm, in order of precedence."""
 
-    UNSTABLE = "unstable"                   # a seed diverged; it counts, it is never dropped
-    LR_UNRESOLVED = "lr unresolved"         # the best learning rate lies at the edge of those tried
+    UNSTABLE = "unstable"  # a seed diverged; it counts, it is never dropped
+    LR_UNRESOLVED = "lr unresolved"  # the best learning rate lies at the edge of those tried
     BETTER = "better"
     WORSE = "worse"
     NEGLIGIBLE = "real but negligible"
@@ -59,7 +59,7 @@ class Judgement:
     @property
     def arms(self) -> int:
         """Size of the family over which Holm corrects."""
-        return self.mean.shape[-1]
+        return int(self.mean.shape[-1])
 
     def detectable(self, arm: int, corrected: bool = True) -> float:
         """Difference that this many seeds find with 80 % power, in the metric's units; `corrected` at Holm's first step among the arms."""
@@ -231,7 +231,8 @@ def noise_floor(baseline: ArrayLike, again: ArrayLike) -> tuple[float, float]:
 def interaction(baseline: ArrayLike, first: ArrayLike, second: ArrayLike, both: ArrayLike) -> Floats:
     """Per-seed interaction of two factors, (both − first) − (second − baseline): zero when effects add up. `judge` takes it like any difference."""
     base, one, two, joint = (np.asarray(values, dtype=float) for values in (baseline, first, second, both))
-    return (joint - one) - (two - base)
+    difference: Floats = (joint - one) - (two - base)
+    return difference
 
 
 def _positive(name: str, value: ArrayLike, arms: int) -> Floats:

@@ -8,26 +8,37 @@
                             failure.json    why there is none, and in which session
                             checkpoints/    where a killed run goes on
         speed/<key>.json    tokens/s and peak memory of an arm, measured alone
-        <ablation>/         plan.json, result.json, report.html
+        sessions/           work lists and logs of the commands
+        device.lock         shared by workers that train, held alone by one that measures
+        <ablation>/         result.json, report.html, and the journals of the runs above the seeds in the tracker's tree
 
 Files appear whole (written beside their place, then renamed), so a reader never sees half of one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED = "finished", "diverged", "out of memory", "failed"
-Status = Literal["finished", "diverged", "out of memory", "failed"]
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    DIVERGED = "diverged"  # a result like any other: it is kept, and counts
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -35,11 +46,11 @@ class RunSpec:
     """One run, complete: another process, or another host, needs nothing else."""
 
     key: str
-    name: str                           # "mla_pos0/swap seed 1", for people
-    recipe: dict[str, Any]              # the run's own seed in it
+    name: str  # "mla_pos0/swap seed 1", for people
+    recipe: dict[str, Any]  # the run's own seed in it
     init_seed: int
     threads: int
-    above: str                          # folder of the run above it in the tracker's tree
+    above: str  # folder of the run above it in the tracker's tree
     ingredients: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,9 +60,9 @@ class Outcome:
 
     status: Status
     metrics: dict[str, float] = field(default_factory=dict)
-    curve: list[tuple[int, float]] = field(default_factory=list)            # (step, training loss of the main head)
-    validation: list[tuple[int, float]] = field(default_factory=list)       # (step, primary held-out loss)
-    by_position: list[tuple[int, float]] = field(default_factory=list)      # (context length from which a log2 bucket begins, loss)
+    curve: list[tuple[int, float]] = field(default_factory=list)  # (step, training loss of the main head)
+    validation: list[tuple[int, float]] = field(default_factory=list)  # (step, primary held-out loss)
+    by_position: list[tuple[int, float]] = field(default_factory=list)  # (context length from which a log2 bucket begins, loss)
     error: str | None = None
     seconds: float = 0.0
 
@@ -73,12 +84,12 @@ class Store:
         if raw is None:
             return None
         pairs = {name: [tuple(point) for point in raw[name]] for name in ("curve", "validation", "by_position")}
-        return Outcome(**{**raw, **pairs})
+        return Outcome(**{**raw, **pairs, "status": Status(raw["status"])})
 
     def failure(self, key: str, session: str) -> Outcome | None:
         """Why a run failed in this session; a failure of an earlier session is not final, its run is tried again."""
         raw = read_json(self.run(key) / "failure.json")
-        return Outcome(raw["status"], error=raw["error"]) if raw is not None and raw["session"] == session else None
+        return Outcome(Status(raw["status"]), error=raw["error"]) if raw is not None and raw["session"] == session else None
 
     def resolved(self, key: str, session: str) -> Outcome | None:
         """The outcome or failure, if the run needs no more work in this session."""
@@ -107,6 +118,20 @@ class Store:
         """What the workers of one command print."""
         return self.root / "sessions" / f"{session}.log"
 
+    def speed(self, key: str) -> Path:
+        """Where the speed of a run's arm is kept."""
+        return self.root / "speed" / f"{key}.json"
+
+    def forget(self, key: str) -> None:
+        """Let go of everything known of a run, unless a process is computing it now (`--fresh`)."""
+        self.speed(key).unlink(missing_ok=True)
+        with self.claim(key) as mine:
+            for path in self.run(key).iterdir() if mine else ():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != "claim":
+                    path.unlink()
+
     # -- claims -------------------------------------------------------------------------------------------------------------------
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
@@ -125,9 +150,17 @@ class Store:
         finally:
             lock.release()
 
+    @contextmanager
+    def device(self, alone: bool) -> Iterator[None]:
+        """Share the device with the other workers of the store, or have it alone. Waits; the operating system frees what a dead process held."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "device.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+
     def claimed_by(self, key: str, pid: int) -> bool:
         """Whether the last process to claim the run on this host had this id."""
-        return read_json(self.run(key) / "claim.json") == {"pid": pid, "host": socket.gethostname()}
+        return bool(read_json(self.run(key) / "claim.json") == {"pid": pid, "host": socket.gethostname()})
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,17 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hymo.ablate.store import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, Outcome, RunSpec, Store
+from hymo.ablate.store import Outcome, RunSpec, Status, Store
 
 if TYPE_CHECKING:
     from hymo.data import Data
     from hymo.recipe import Recipe
-    from hymo.train import StepInfo, Tracker, TrainResult
+    from hymo.train import StepInfo, TrainResult
 
-WAIT_S = 0.5                # between looks at a run that another process holds
+WAIT_S = 0.5  # between looks at a run that another process holds
 CURVE_POINTS = 200
-LAST_FRAC = 0.1             # training metrics are the mean over this last share of the steps
-LONGER = (2, 4)             # times the trained length at which every arm is evaluated, too
+LAST_FRAC = 0.1  # training metrics are the mean over this last share of the steps
+LONGER = (2, 4)  # times the trained length at which every arm is evaluated, too
 MEASURED = ("speed/", "memory/", "progress/")
 
 
@@ -52,7 +52,8 @@ def _claimed_and_done(store: Store, key: str, session: str, should_stop: Callabl
     with store.claim(key) as mine:
         if not mine or store.resolved(key, session) is not None:
             return False
-        compute(store, store.spec(key), session, should_stop)
+        with store.device(alone=False):
+            compute(store, store.spec(key), session, should_stop)
         return True
 
 
@@ -66,11 +67,11 @@ def compute(store: Store, spec: RunSpec, session: str, should_stop: Callable[[],
         if outcome is not None:
             store.write_outcome(spec.key, Outcome(**{**vars(outcome), "seconds": time.perf_counter() - began}))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        store.write_failure(spec.key, session, OUT_OF_MEMORY, _first_line(error))
-    except Exception as error:          # one arm's fault, whatever it is, must not stop the others; the traceback stays with the run
+        store.write_failure(spec.key, session, Status.OUT_OF_MEMORY, _first_line(error))
+    except Exception as error:  # one arm's fault, whatever it is, must not stop the others; the traceback stays with the run
         (store.run(spec.key) / "error.txt").write_text(traceback.format_exc())
         memory = "can't allocate memory" in str(error) or "not enough memory" in str(error)
-        store.write_failure(spec.key, session, OUT_OF_MEMORY if memory else FAILED, _first_line(error))
+        store.write_failure(spec.key, session, Status.OUT_OF_MEMORY if memory else Status.FAILED, _first_line(error))
 
 
 def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> Outcome | None:
@@ -79,6 +80,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
 
     from hymo.data import open_data
     from hymo.recipe import dump, recipe_from_dict
+    from hymo.tracking import MlflowTracker
     from hymo.train import train
 
     torch.set_num_threads(spec.threads)
@@ -91,7 +93,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
     result = train(
         seeded,
         run_dir=folder,
-        tracker=_tracker(seeded, spec, folder),
+        tracker=MlflowTracker(seeded, folder, parent=Path(spec.above), name=spec.name, tags={"hymo.key": spec.key}),
         resume=any((folder / "checkpoints").glob("step-*")),
         data=data,
         on_step=_Progress(folder),
@@ -100,7 +102,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
     if result.status == "stopped":
         return None
     if result.status == "diverged":
-        return Outcome(DIVERGED, curve=_curve(result), error=f"at step {result.step + 1}")
+        return Outcome(Status.DIVERGED, curve=_curve(result), error=f"at step {result.step + 1}")
     return finished(seeded, data, result, folder)
 
 
@@ -116,7 +118,7 @@ def finished(recipe: Recipe, data: Data, result: TrainResult, folder: Path) -> O
         longer = at_times_the_length(recipe, factor)
         metrics[f"val/loss@{factor}x"] = evaluate(model, _held_out(longer), longer).loss
     return Outcome(
-        FINISHED,
+        Status.FINISHED,
         metrics=metrics,
         curve=_curve(result),
         validation=[(step, value) for step, value, _ in result.validation],
@@ -159,27 +161,6 @@ def training_metrics(folder: Path, steps: int) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-class JournalTracker:
-    """Keeps the journal and sends it nowhere (run.tracking=none)."""
-
-    def __init__(self, folder: Path) -> None:
-        from hymo.journal import Journal
-
-        self.journal = Journal(folder)
-
-    def start(self, info: Any) -> None: ...
-
-    def metrics(self, step: int, values: dict[str, float]) -> None:
-        self.journal.metrics(step, values)
-
-    def artifact(self, path: Path, folder: str = "") -> None: ...
-
-    def text(self, text: str, name: str) -> None: ...
-
-    def finish(self, status: str) -> None:
-        self.journal.close()
-
-
 class _Progress:
     """Tells the command how far the run is, about once a second, in a file."""
 
@@ -193,14 +174,6 @@ class _Progress:
             partial = self.path.with_suffix(".part")
             partial.write_text(json.dumps({"step": info.step, "steps": info.steps, "loss": info.loss}))
             partial.replace(self.path)
-
-
-def _tracker(recipe: Recipe, spec: RunSpec, folder: Path) -> Tracker:
-    if recipe.run.tracking == "none":
-        return JournalTracker(folder)
-    from hymo.tracking import MlflowTracker
-
-    return MlflowTracker(recipe, folder, parent=Path(spec.above), name=spec.name, tags={"hymo.key": spec.key})
 
 
 def _held_out(recipe: Recipe) -> Data:

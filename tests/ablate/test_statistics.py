@@ -68,12 +68,12 @@ def spread(mean, sd):
     [
         (0.02, 0.002, 0.01, 0.01, Verdict.WORSE),
         (-0.02, 0.002, 0.01, 0.01, Verdict.BETTER),
-        (0.004, 0.001, 0.01, 0.01, Verdict.NEGLIGIBLE),        # significant, and its interval inside ±delta_min: before TOST, which holds too
-        (0.004, 0.001, 0.0045, 0.01, Verdict.EQUIVALENT),      # significant, its interval crosses delta_min
+        (0.004, 0.001, 0.01, 0.01, Verdict.NEGLIGIBLE),  # significant, and its interval inside ±delta_min: before TOST, which holds too
+        (0.004, 0.001, 0.0045, 0.01, Verdict.EQUIVALENT),  # significant, its interval crosses delta_min
         (0.0005, 0.001, 0.01, 0.01, Verdict.EQUIVALENT),
         (0.004, 0.001, 0.0045, 0.0045, Verdict.INCONCLUSIVE),
         (0.004, 0.02, 0.01, 0.01, Verdict.INCONCLUSIVE),
-        (0.0, 0.0, 0.01, 0.01, Verdict.EQUIVALENT),            # an arm that computes what the baseline computes
+        (0.0, 0.0, 0.01, 0.01, Verdict.EQUIVALENT),  # an arm that computes what the baseline computes
         (0.02, 0.0, 0.01, 0.01, Verdict.WORSE),
     ],
 )
@@ -82,7 +82,7 @@ def test_precedence(mean, sd, delta_min, margin, verdict):
 
 
 def test_a_diverged_seed_makes_its_arm_unstable_and_stays_in_the_family():
-    good = spread(0.0063, 0.0030)                             # p = 0.0094: passes alone and among two, not among six
+    good = spread(0.0063, 0.0030)  # p = 0.0094: passes alone and among two, not among six
     crowd = [good] + [[np.nan, 0, 0, 0, 0]] * 5
     assert judge([good], delta_min=0.001, margin=0.001).verdict[0] == Verdict.WORSE
     result = judge(crowd, delta_min=0.001, margin=0.001)
@@ -139,7 +139,7 @@ def test_no_effect_gives_a_winner_in_at_most_5_percent_of_ablations(seeds):
     result = judge(simulate(0.0, seeds), delta_min=1e-9, margin=0.02)
     wrong = np.isin(result.verdict, [Verdict.BETTER, Verdict.WORSE]).any(axis=-1).mean()
     assert wrong <= 0.05 + bound(0.05, ABLATIONS)
-    assert wrong > 0.02                                       # and the correction is not so strict that nothing could ever be found
+    assert wrong > 0.02  # and the correction is not so strict that nothing could ever be found
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(0.0, 3), (0.013, 3), (-0.02, 5), (0.005, 10)])
@@ -150,7 +150,7 @@ def test_the_95_percent_interval_covers_the_truth(effect, seeds):
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_equivalence_is_declared_in_5_percent_at_the_margin(seeds):
-    margin = 5 * SD / np.sqrt(seeds)                          # five standard errors: far enough from −margin for one bound to rule
+    margin = 5 * SD / np.sqrt(seeds)  # five standard errors: far enough from −margin for one bound to rule
     result = judge(simulate(margin, seeds, arms=1), delta_min=2 * margin, margin=margin)
     assert (result.p_tost < 0.05).mean() == pytest.approx(0.05, abs=bound(0.05, ABLATIONS))
     assert (result.verdict == Verdict.EQUIVALENT).mean() <= 0.05 + bound(0.05, ABLATIONS)

@@ -1,0 +1,130 @@
+"""One ablation from plan to report: what is in the store is reused, the rest is run, arms are measured, and the result is put down."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hymo.ablate.engine import Engine, collect, new_session
+from hymo.ablate.key import ingredients, key
+from hymo.ablate.measure import measured
+from hymo.ablate.plan import Arm, Plan
+from hymo.ablate.report import write_report
+from hymo.ablate.result import judged, summarise
+from hymo.ablate.statistics import Verdict
+from hymo.ablate.store import Outcome, RunSpec, Store, write_json
+from hymo.ablate.tracked import Tracked
+from hymo.recipe import Recipe, fingerprint, to_dict
+
+Specs = dict[tuple[str, int], RunSpec]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an ablation runs, and who hears of it."""
+
+    store: Store
+    engine: Engine
+    device: str  # resolved: "cpu", "cuda:0"
+    threads: int
+    say: Callable[[str], None]
+    watch: Callable[[Mapping[str, RunSpec], str], Callable[[], None]]  # (specs by key, session) -> progress, called several times a second
+
+
+def conduct(plan: Plan, site: Site, *, fresh: bool = False) -> dict[str, Any]:
+    """Run what is missing and return the result, which also lies in the ablation's folder with its report."""
+    folder = site.store.root / folder_name(plan)
+    specs = make_specs(plan, site, folder)
+    if fresh:
+        for spec in specs.values():
+            site.store.forget(spec.key)
+    done = {spec.key for spec in specs.values() if site.store.outcome(spec.key) is not None}
+    reused = sum(spec.key in done for spec in specs.values())
+    if reused:
+        site.say(f"{reused} of {len(specs)} runs are in the store already and are reused; --fresh would run them again")
+    session = new_session()
+    tracked = Tracked(plan, folder, {arm.label: arm_folder(folder, arm) for arm in plan.everything}) if reused < len(specs) else None
+    try:
+        ran, outcomes = run_all(plan, specs, site, session)
+        speeds = {arm.label: measured(site.store, specs[arm.label, ran.seeds[0]]) for arm in ran.everything}
+        result = summarise(ran, outcomes, speeds, reused)
+        files = [folder / "result.json", folder / "report.html"]
+        write_json(files[0], result)
+        write_report(files[1], result)
+        if tracked is not None:
+            tracked.finish(result, files)
+    except BaseException:
+        if tracked is not None:
+            tracked.stop()
+        raise
+    return result
+
+
+def run_all(plan: Plan, specs: Specs, site: Site, session: str) -> tuple[Plan, dict[tuple[str, int], Outcome]]:
+    """Bring every run to its outcome; with looks, stop at the first one that decides every arm. Returns the plan with the seeds that were run."""
+    stages = plan.looks or (len(plan.seeds),)
+    for stage in stages:
+        now = replace(plan, seeds=plan.seeds[:stage])
+        here = {at: spec for at, spec in specs.items() if at[1] in now.seeds}
+        by_key = {spec.key: spec for spec in here.values()}
+        site.engine(list(by_key.values()), session, site.watch(by_key, session))
+        found = collect(site.store, list(by_key.values()), session)
+        outcomes = {at: found[spec.key] for at, spec in here.items()}
+        if stage == stages[-1]:
+            break
+        _, standing = judged(now, outcomes)
+        open_arms = [arm.label for arm, verdict in zip(plan.arms, standing, strict=True) if verdict == Verdict.INCONCLUSIVE]
+        if not open_arms:
+            break
+        site.say(
+            f"after {stage} seeds {', '.join(open_arms)} {'is' if len(open_arms) == 1 else 'are'} not decided: on to {stages[stages.index(stage) + 1]} seeds"
+        )
+    return now, outcomes
+
+
+def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
+    """Every run by (arm, seed), a seed's runs together, so that an ablation cut short has whole seeds."""
+    from hymo.data import open_data
+
+    known: dict[str, str] = {}
+
+    def data_fingerprint(recipe: Recipe) -> str:
+        read = repr((recipe.data, recipe.model.vocab_size))
+        if read not in known:
+            known[read] = open_data(recipe).fingerprint
+        return known[read]
+
+    specs: Specs = {}
+    for seed in plan.seeds:
+        for arm in plan.everything:
+            recipe = with_seed(arm.recipe, seed)
+            parts = ingredients(recipe, seed + arm.salt, data_fingerprint(recipe), site.device, site.threads)
+            specs[arm.label, seed] = RunSpec(
+                key=key(parts),
+                name=f"{arm.label} seed {seed}",
+                recipe=to_dict(recipe),
+                init_seed=seed + arm.salt,
+                threads=site.threads,
+                above=str(arm_folder(folder, arm)),
+                ingredients=parts,
+            )
+    return specs
+
+
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe as one run of it."""
+    return recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": seed})})
+
+
+def folder_name(plan: Plan) -> str:
+    """What belongs to the same arms at the same scale has one folder, whatever the number of seeds."""
+    identity = "\n".join(f"{arm.label} {fingerprint(arm.recipe)} {arm.salt}" for arm in plan.everything)
+    return f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+
+def arm_folder(folder: Path, arm: Arm) -> Path:
+    """Where the arm's own entry in the tracker's tree is kept."""
+    return folder / "arms" / arm.label.replace("/", "+").replace(" ", "")

@@ -1,0 +1,156 @@
+"""The report's four pictures, as SVG text: what was learnt when, how large the differences are, where in the context, and at what cost."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by every kind of eye; the baseline is dark grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+BASELINE = "#444444"
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hymo",  # the same result gives the same file
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+def figures(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(title, caption, SVG) of every picture that the result has numbers for."""
+    import matplotlib as mpl
+
+    drawn = []
+    with mpl.rc_context(STYLE):
+        for title, caption, draw in (
+            (
+                "Differences",
+                "Each dot is a seed, paired with the baseline's; the bar is the interval of the mean. Grey: the margin of equivalence.",
+                _forest,
+            ),
+            ("Held-out loss", "One thin line a seed.", _curves),
+            (
+                "Loss by position",
+                "Difference from the baseline by the length of context read, mean over seeds. Falling to the right: uses its context better.",
+                _positions,
+            ),
+            ("Cost against loss", "Each dot is an arm at its mean over seeds. Down and to the left is better.", _cost),
+        ):
+            if (svg := _svg(draw, result)) is not None:
+                drawn.append((title, caption, svg))
+    return drawn
+
+
+def _svg(draw: Any, result: Mapping[str, Any]) -> str | None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    if not draw(figure, result):
+        return None
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _forest(figure: Figure, result: Mapping[str, Any]) -> bool:
+    base = result["rows"][0]["values"]
+    arms = [row for row in result["rows"] if row.get("mean") is not None]
+    if not arms:
+        return False
+    figure.set_size_inches(7.2, 1.1 + 0.45 * len(arms))
+    axes: Axes = figure.subplots()
+    for at, row in enumerate(arms):
+        axes.fill_betweenx([at - 0.4, at + 0.4], -row["margin"], row["margin"], color="#eeeeee", linewidth=0)
+        colour = _colour(result, row)
+        if row["low"] is not None:
+            axes.plot([row["low"], row["high"]], [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
+        axes.plot([row["mean"]], [at], "D", color=colour, markersize=6)
+        seeds = [value - reference for value, reference in zip(row["values"], base, strict=True) if value is not None and reference is not None]
+        axes.plot(seeds, [at - 0.24] * len(seeds), "o", color=colour, markersize=3.5, alpha=0.55)
+    axes.axvline(0, color="#888888", linewidth=1)
+    axes.set_yticks(range(len(arms)), [row["arm"] for row in arms])
+    axes.set_ylim(len(arms) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("difference from the baseline")
+    return True
+
+
+def _curves(figure: Figure, result: Mapping[str, Any]) -> bool:
+    axes: Axes = figure.subplots()
+    drawn = False
+    for row in result["rows"]:
+        for number, curve in enumerate(row["curves"]):
+            if curve:
+                steps, losses = zip(*curve, strict=True)
+                axes.plot(
+                    steps,
+                    losses,
+                    color=_colour(result, row),
+                    linewidth=1,
+                    alpha=0.7,
+                    label=row["arm"] if number == 0 else None,
+                    marker=".",
+                    markersize=3,
+                )
+                drawn = True
+    axes.set_xlabel("step")
+    axes.set_ylabel("held-out loss, nats per token")
+    if drawn:
+        _legend(axes)
+    return drawn
+
+
+def _positions(figure: Figure, result: Mapping[str, Any]) -> bool:
+    base = dict(map(tuple, result["rows"][0]["by_position"]))
+    axes: Axes = figure.subplots()
+    drawn = False
+    for row in result["rows"][1:]:
+        points = [(position, loss - base[position]) for position, loss in row["by_position"] if position in base]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=_colour(result, row), marker="o", markersize=4, label=row["arm"])
+            drawn = True
+    axes.axhline(0, color="#888888", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("tokens of context, at least")
+    axes.set_ylabel("difference in loss")
+    if drawn:
+        _legend(axes)
+    return drawn
+
+
+def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
+    rows = [row for row in result["rows"] if None not in row["values"]]
+    if len(rows) < 2:
+        return False
+    panels: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
+    for axes, name, label in zip(
+        panels, ("flops_per_token_train", "state_bytes"), ("training FLOPs per token", "decode state, bytes per sequence"), strict=True
+    ):
+        for row in rows:
+            mean = sum(row["values"]) / len(row["values"])
+            axes.plot([row[name]], [mean], "o", color=_colour(result, row), markersize=7, label=row["arm"])
+        axes.set_xlabel(label)
+        axes.margins(x=0.15, y=0.15)
+    panels[0].set_ylabel(rows[0]["primary"])
+    _legend(panels[1])
+    return True
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
+
+
+def _colour(result: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    index = [one["arm"] for one in result["rows"]].index(row["arm"])
+    return BASELINE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]

@@ -1,0 +1,108 @@
+"""`ablate` and `results`: run experiments against their baseline, and read what finished ones say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hymo.cli.common import Json, Scale, console, print_json
+from hymo.errors import AblationError
+from hymo.units import parse_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer()
+Words = Annotated[
+    list[str], typer.Argument(metavar="EXPERIMENT|KEY=VALUE", help="shipped names, or folders with an ablation.yaml; overrides of their base")
+]
+StoreFolder = Annotated[Path, typer.Option("--store", metavar="FOLDER", help="where runs and results are kept and found again")]
+WITHIN = "20m"
+
+
+@app.command()
+def ablate(
+    words: Words,
+    scale: Scale = None,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="seeds of each arm, paired; the most of them with --until")] = 3,
+    arms: Annotated[str, typer.Option("--arms", metavar="A,B", help="only these arms")] = "",
+    within: Annotated[str, typer.Option("--within", metavar="TIME", help="time the whole ablation may take at the scale that is chosen")] = WITHIN,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="runs at a time (default: one a CPU core, or one on a GPU)")] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, metavar="N", help="CPU threads of each run, whatever --jobs")] = 1,
+    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="local, or ray, or ray:ADDRESS")] = "local",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="resolve, match and price everything, and run nothing")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="run again what the store has")] = False,
+    aa: Annotated[bool, typer.Option("--aa", help="add the baseline with other initial weights: the noise floor")] = False,
+    cross: Annotated[bool, typer.Option("--cross", help="the factorial of two experiments, with the interaction")] = False,
+    until: Annotated[str | None, typer.Option("--until", metavar="decided", help="stop at the first planned look that decides every arm")] = None,
+    looks: Annotated[str | None, typer.Option("--looks", metavar="3,5,…", help="numbers of seeds at which --until looks, fixed in advance")] = None,
+    store: StoreFolder = Path("ablations"),
+    json: Json = False,
+) -> None:
+    """Run the baseline once and every arm of the experiments against it; end with a table that says what may be concluded."""
+    from hymo.ablate.command import Options, run
+
+    options = Options(
+        words=words,
+        scale=scale,
+        seeds=seeds,
+        arms=[name for name in arms.split(",") if name],
+        within=parse_time(within),
+        jobs=jobs,
+        threads=threads,
+        on=on,
+        dry_run=dry_run,
+        fresh=fresh,
+        aa=aa,
+        cross=cross,
+        looks=planned_looks(until, looks, seeds),
+        store=store,
+    )
+    result = run(options, screen(json))
+    if json and result is not None:
+        print_json(result)
+
+
+@app.command()
+def results(
+    name: Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="show this one's table; all are listed without it")] = None,
+    report: Annotated[bool, typer.Option("--report", help="write its report anew and say where it is")] = False,
+    store: StoreFolder = Path("ablations"),
+    json: Json = False,
+) -> None:
+    """Finished ablations with their verdicts."""
+    from hymo.ablate import command
+
+    found = command.results(name, report, store, screen(json))
+    if json:
+        print_json(found)
+
+
+def screen(json: bool) -> Console:
+    """Where words and tables go: beside the JSON, never into it."""
+    if not json:
+        return console()
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def planned_looks(until: str | None, looks: str | None, seeds: int) -> list[int]:
+    """The numbers of seeds after which to judge; empty for once, at the end."""
+    if until is None:
+        if looks is not None:
+            raise AblationError(f"--looks goes with --until decided, but got {looks=} alone; looking as one likes finds effects that are not there")
+        return []
+    if until != "decided":
+        raise AblationError(f"--until must be 'decided', but got {until!r}")
+    if looks is None:
+        return [look for look in (3, 5, 8, 12, 20) if look < seeds] + [seeds]
+    try:
+        found = [int(look) for look in looks.split(",")]
+    except ValueError:
+        raise AblationError(f"--looks must be numbers of seeds, but got {looks!r}; for example 3,5,8") from None
+    if found[-1] != seeds:
+        raise AblationError(f"the last look must be at --seeds, but got looks {looks} and {seeds=}; give --seeds {found[-1]}")
+    return found
