@@ -136,7 +136,8 @@ class _Opener:
     ) -> Data:
         if not validation.tokens:
             raise DataError(f"there must be held-out text, but the validation side of {self.data.source!r} is empty; give more, or data.validation")
-        held_out = PackedRows(validation, self.seq_len, tokenizer.eot_id, None)
+        # one order for every seed: the first documents are a fair sample, and evaluating at 2T reads the tokens that T reads
+        held_out = PackedRows(validation, self.seq_len, tokenizer.eot_id, seed=0, shuffle_rows=False)
         summary = {**summary, "validation_tokens": validation.tokens, "validation_documents": validation.documents}
         return Data(
             tokenizer=tokenizer,

@@ -27,14 +27,16 @@ class PackedRows:
 
     An epoch is the documents in an order drawn from (seed, epoch), end to end, N tokens. Row r holds tokens r·T … r·T+T: each token is an input
     exactly once, and row r's last token is row r+1's first. What reaches beyond N is padding. The ⌈N/T⌉ rows are read in an order drawn from
-    (seed, epoch) too, so that the pieces of a long document do not meet in one batch. `seed=None` keeps both orders as stored.
+    (seed, epoch) too, so that the pieces of a long document do not meet in one batch. `seed=None` keeps both orders as stored; `shuffle_rows=False`
+    keeps the epoch's rows in order, so that the first n tokens are the same ones whatever T.
     """
 
-    def __init__(self, store: TokenStore, seq_len: int, padding_token: int, seed: int | None) -> None:
+    def __init__(self, store: TokenStore, seq_len: int, padding_token: int, seed: int | None, shuffle_rows: bool = True) -> None:
         self.store = store
         self.seq_len = seq_len
         self.padding_token = padding_token
         self.seed = seed
+        self.shuffle_rows = shuffle_rows
         self.count = -(-store.tokens // seq_len)
         self._lengths = np.diff(store.bounds)
         self._epoch = -1
@@ -43,11 +45,10 @@ class PackedRows:
         """Orders of this epoch; one epoch is kept."""
         if epoch == self._epoch:
             return
-        documents = self.store.documents
-        if self.seed is None:
-            self._documents, self._rows = np.arange(documents), np.arange(self.count)
-        else:
-            self._documents = permutation(documents, self.seed, epoch, "documents")
+        self._documents, self._rows = np.arange(self.store.documents), np.arange(self.count)
+        if self.seed is not None:
+            self._documents = permutation(self.store.documents, self.seed, epoch, "documents")
+        if self.seed is not None and self.shuffle_rows:
             self._rows = permutation(self.count, self.seed, epoch, "rows")
         self._begin = np.concatenate([[0], np.cumsum(self._lengths[self._documents])])     # of each document in the epoch
         self._epoch = epoch

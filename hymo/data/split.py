@@ -33,7 +33,7 @@ class Sides(ABC):
 
     @abstractmethod
     def validation(self) -> Iterator[bytes]:
-        """Held-out documents, in an order of their own that never changes."""
+        """Held-out documents, in the source's order."""
 
 
 class Separate(Sides):
@@ -58,8 +58,7 @@ class ByContent(Sides):
     """Documents whose content hash lies below a threshold are held out: `fraction` of them.
 
     A stream's threshold is fraction·2^64. A finite source is read once for its hashes, and the threshold is the one that holds out the nearest
-    whole number of documents, at least one; they are read in the order of their hashes, so that the first few are a fair sample. Of a single
-    document the tail is held out.
+    whole number of documents, at least one. Of a single document the tail is held out.
     """
 
     def __init__(self, source: TextSource, fraction: float) -> None:
@@ -95,8 +94,7 @@ class ByContent(Sides):
     def validation(self) -> Iterator[bytes]:
         if self._single:
             return iter([split_text(next(self.train_source.documents()), self.fraction)[1]])
-        held_out = (d for d in self.train_source.documents() if not self.trains_on(d))
-        return held_out if self.train_source.endless else iter(sorted(held_out, key=content_hash))
+        return (d for d in self.train_source.documents() if not self.trains_on(d))
 
 
 def content_hash(document: bytes) -> int:

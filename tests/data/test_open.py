@@ -22,34 +22,6 @@ def test_builtin_with_bytes_is_the_default(recipe):
     assert batch.documents.dtype == torch.int32
 
 
-def test_validation_is_the_same_tokens_however_it_is_cut(recipe, corpus: Path):
-    r = recipe(source=str(corpus), validation_frac=0.5, eval_tokens=160)
-    data = open_data(r)
-    once = next(iter(data.validation(100)))
-    assert len(once) == 10                                             # eval.tokens / seq_len rows
-    for rows in (1, 3, 4, 10):
-        batches = list(data.validation(rows))
-        assert all(len(b) == len(batches[0]) <= rows for b in batches)
-        tokens = torch.cat([b.tokens for b in batches])
-        documents = torch.cat([b.documents for b in batches])
-        assert torch.equal(tokens[:10], once.tokens)
-        assert torch.equal(documents[:10], once.documents)
-        assert (documents[10:] == -1).all()
-    other_seed = open_data(recipe(source=str(corpus), validation_frac=0.5, eval_tokens=160, seed=9))
-    assert torch.equal(next(iter(other_seed.validation(100))).tokens, once.tokens)
-
-
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_ranks_share_the_validation_rows_in_equal_shapes(recipe, corpus: Path, world: int):
-    r = recipe(source=str(corpus), validation_frac=0.5, eval_tokens=176)
-    whole = torch.cat([b.tokens[b.documents[:, 0] != -1] for b in open_data(r).validation(4)])
-    ranks = [list(open_data(r, rank, world).validation(4)) for rank in range(world)]
-    assert len({tuple(b.tokens.shape for b in batches) for batches in ranks}) == 1
-    read = torch.cat([b.tokens[b.documents[:, 0] != -1] for batches in ranks for b in batches])
-    assert sorted(read.tolist()) == sorted(whole.tolist())
-    assert all(b.labels()[b.documents[:, 0] == -1].eq(-100).all() for batches in ranks for b in batches)
-
-
 def test_a_validation_source_of_its_own(recipe, corpus: Path, tmp_path: Path):
     (tmp_path / "held.txt").write_text("held out")
     data = open_data(recipe(source=str(corpus), validation=str(tmp_path / "held.txt")))
@@ -75,46 +47,9 @@ def test_tiny_files(recipe, tmp_path: Path, text: str):
     assert read + data.tokenizer.decode(validation.tokens[0][validation.documents[0] != -1].tolist()) == text
 
 
-def test_a_budget_beyond_max_epochs_is_refused_unless_told(recipe, corpus: Path):
-    tokens = open_data(recipe(source=str(corpus))).train_tokens
-    assert tokens
-    budget = {"source": str(corpus), "seq_len": 16, "steps": 10 * tokens // 128}
-    with pytest.raises(DataError, match=rf"max_epochs=4 times, but [\d,]+ tokens are (9.9|10.0) epochs of {tokens:,}; .* or set data.max_epochs=10"):
-        open_data(recipe(**budget)).train()
-    assert open_data(recipe(**budget, max_epochs=10)).train()
-    assert list(open_data(recipe(**budget)).validation(4))          # evaluation needs no budget
-
-
-def test_the_suggested_max_epochs_is_enough(recipe, corpus: Path):
-    tokens = open_data(recipe(source=str(corpus))).train_tokens
-    assert tokens
-    steps = int(5.3 * tokens / 128)
-    with pytest.raises(DataError, match=r"set data.max_epochs=6"):
-        open_data(recipe(source=str(corpus), steps=steps)).train()
-    assert open_data(recipe(source=str(corpus), steps=steps, max_epochs=6)).train()
-
-
 def test_a_tokenizer_larger_than_the_model_is_refused(recipe, corpus: Path):
     with pytest.raises(DataError, match=r"model.vocab_size must be at least the 257 of tokenizer 'bytes', but got 256; set model.vocab_size=257"):
         open_data(recipe(source=str(corpus), vocab_size=256))
-
-
-@pytest.mark.parametrize("tokenizer", ["auto:x", "auto:", "auto:256", "auto:-300", "auto:1e4", "auto:٣٠٠"])
-def test_auto_needs_a_size(recipe, corpus: Path, tokenizer: str):
-    with pytest.raises(DataError, match=r"must have a whole N of at least 257, but got 'auto:"):
-        open_data(recipe(source=str(corpus), tokenizer=tokenizer))
-
-
-def test_auto_trains_once_on_training_text_only(recipe, corpus: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
-    (corpus / "held.txt").write_text("zq" * 500)
-    r = recipe(source=str(corpus), tokenizer="auto:280", vocab_size=280)
-    tokenizer = open_data(r).tokenizer
-    assert tokenizer.name == "auto:280"
-    held_out_only = recipe(source=str(corpus / "00.txt"), validation=str(corpus / "held.txt"), tokenizer="auto:280", vocab_size=280)
-    assert not any(b"zq" in token for token in open_data(held_out_only).tokenizer.token_bytes)
-    monkeypatch.setattr("hymo.data.prepare.train_tokenizer", None)     # calling it again would fail
-    assert open_data(r).tokenizer.fingerprint == tokenizer.fingerprint
-    assert len(list((cache / "tokenizers").glob("*/tokenizer.json"))) == 2
 
 
 def test_the_fingerprint_follows_all_that_decides_the_tokens(recipe, corpus: Path):

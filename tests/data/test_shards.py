@@ -56,35 +56,6 @@ def test_token_widths():
     assert token_dtype(65_537) == "uint32"
 
 
-def test_progress_counts_documents_and_tokens(corpus: Path, tmp_path: Path):
-    seen: list[tuple[int, int]] = []
-    meta = prepare(DataConfig(source=str(corpus)), tmp_path / "out", progress=lambda documents, tokens: seen.append((documents, tokens)))
-    train, validation = (sum(s.tokens for s in side) for side in (meta.train, meta.validation))
-    assert (38, train) in seen
-    assert seen[-1] == (2, validation)
-    assert train + validation == meta.text_bytes + 40
-
-
-def test_limits_stop_a_side_early(corpus: Path, tmp_path: Path):
-    meta = prepare(DataConfig(source=str(corpus), validation_frac=0.5), tmp_path / "out", train_tokens=100, validation_tokens=50)
-    whole = sum(f.stat().st_size + 1 for f in corpus.iterdir())
-    assert 100 <= sum(s.tokens for s in meta.train) < 600
-    assert 50 <= sum(s.tokens for s in meta.validation) < whole / 2
-
-
-def test_an_output_that_exists_is_never_overwritten(corpus: Path, tmp_path: Path):
-    (tmp_path / "out").mkdir()
-    with pytest.raises(DataError, match=r"the output folder must be new, but '.*out' exists"):
-        prepare(DataConfig(source=str(corpus)), tmp_path / "out")
-
-
-def test_nothing_is_left_of_a_failed_preparation(corpus: Path, tmp_path: Path):
-    (corpus / "39.bin").write_bytes(b"\0")
-    with pytest.raises(DataError, match=r"binary"):
-        prepare(DataConfig(source=str(corpus)), tmp_path / "out")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus"]
-
-
 @pytest.mark.parametrize("suffix", ["bin", "ends"])
 def test_truncated_missing_and_altered_shards_are_refused(recipe, prepared: Path, suffix: str):
     file = prepared / f"train-00001.{suffix}"

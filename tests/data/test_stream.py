@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from hymo.data import Data, open_data
-from hymo.data.sources import Hub
 from hymo.data.split import content_hash
 from hymo.errors import DataError
 
@@ -133,35 +132,3 @@ def test_a_stream_in_the_summary(data):
     assert opened.train_tokens is None
     assert opened.summary["files"] == 5
     assert opened.summary["fingerprint"] == opened.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"source": "hf:"}, "must name a dataset after hf:"),
-        ({"source": "hf:/nowhere/at-all"}, "must be a dataset that `datasets` can stream, but got FileNotFoundError"),
-        ({"field": "body"}, r"must be in field 'body' \(data.field\), but got fields \['id', 'text'\]"),
-        ({"field": "id"}, "field 'id' must be a string, but got int"),
-    ],
-)
-def test_what_cannot_be_streamed_is_refused_in_one_line(data, change: dict, message: str):
-    with pytest.raises(DataError, match=message) as caught:
-        data(**change)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_configuration_is_refused(data, dataset: str):
-    with pytest.raises(DataError, match=r"but got ValueError: BuilderConfig 'other' not found"):
-        data(source=f"{dataset}:other")
-
-
-def test_a_damaged_file_is_refused(data, dataset: str):
-    (Path(dataset.removeprefix("hf:")) / "part-2.jsonl").write_text('{"text": "x"\n{{{')
-    with pytest.raises(DataError, match=r"must be a dataset that `datasets` can stream"):
-        data().train().take(300)
-
-
-def test_names():
-    hub = Hub("hf:HuggingFaceFW/fineweb-edu:sample-10BT", "text")
-    assert (hub.path, hub.config) == ("HuggingFaceFW/fineweb-edu", "sample-10BT")
-    assert Hub("hf:openai/x", "text").config is None
