@@ -24,18 +24,19 @@ gradient of its exponents; each goes to the gates in that exponent's sum. The st
 **Documents.** `starts` marks tokens before which the state is zeroed: a decay that is exactly zero, in every sum of gates that contains that token.
 """
 
+import importlib.util
+import os
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from hymo.errors import KernelUnavailable, did_you_mean
-from hymo.ops.gated_recurrence.chunked import gated_recurrence_chunked
 from hymo.ops.gated_recurrence.interface import OperandError, check_operands
-from hymo.ops.gated_recurrence.reference import gated_recurrence_reference
 from hymo.ops.precision import without_autocast
 
 __all__ = ["IMPLS", "OperandError", "gated_recurrence", "resolve_impl"]
 
-IMPLEMENTATIONS = {"reference": gated_recurrence_reference, "chunked": gated_recurrence_chunked}
 IMPLS = ("auto", "reference", "chunked", "triton")
 
 
@@ -48,8 +49,25 @@ def resolve_impl(impl: str, device: torch.device | str) -> str:
         raise KernelUnavailable(f"impl must be one of {', '.join(IMPLS)}, but got {impl=}{did_you_mean(impl, IMPLS)}")
     kind = torch.device(device).type
     if impl == "auto":
-        return "triton" if kind == "cuda" else "chunked"
+        impl = "triton" if kind == "cuda" else "chunked"
+    if impl == "triton":
+        if importlib.util.find_spec("triton") is None:
+            raise KernelUnavailable("impl='triton' needs the triton package, but it is not installed; install it, or use impl='chunked'")
+        if kind != "cuda" and not (kind == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
+            raise KernelUnavailable(f"impl='triton' must run on a CUDA device, but got {str(device)!r}; use 'chunked', or 'auto' to choose by device")
     return impl
+
+
+def _implementation(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The function behind a resolved name. Triton is imported where it is used, since it exists on Linux only."""
+    match name:
+        case "reference":
+            from hymo.ops.gated_recurrence.reference import gated_recurrence_reference as run
+        case "chunked":
+            from hymo.ops.gated_recurrence.chunked import gated_recurrence_chunked as run
+        case "triton":
+            from hymo.ops.gated_recurrence.triton import gated_recurrence_triton as run
+    return run
 
 
 def gated_recurrence(
@@ -76,6 +94,6 @@ def gated_recurrence(
     results. Raises OperandError for shapes that do not fit, KernelUnavailable for a kernel that cannot run.
     """
     check_operands(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
-    run = IMPLEMENTATIONS[resolve_impl(impl, v_BTHD.device)]
+    run = _implementation(resolve_impl(impl, v_BTHD.device))
     with without_autocast(v_BTHD):     # the state is float32 whatever the autocast, in both directions
         return run(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)

@@ -1,4 +1,4 @@
-"""The recurrence in chunks, in plain PyTorch: matrix products inside a chunk, one state from chunk to chunk. The mathematics is in the package's docstring.
+"""The recurrence in chunks, in plain PyTorch: products inside a chunk, one state from chunk to chunk. The mathematics is in the package's docstring.
 
 Written for CPU training: a handful of batched products in place of T small steps, and a backward by hand that keeps the operands and one
 state a chunk, and computes the rest again.
