@@ -71,7 +71,7 @@ class BlockContract:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in block.parameters():
-                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
         return block.eval()
 
     # -- the contract --------------------------------------------------------------------------------------------------------------
