@@ -129,8 +129,9 @@ class Moe(Block):
             return None
         t, e = assigned_BTE.shape[1:]
         capacity = max(1, int(factor * t * self.config.top_k / e))
-        before_BTE = assigned_BTE.cumsum(dim=1, dtype=torch.int32) - assigned_BTE
-        return before_BTE.view(-1, e).gather(-1, chosen_NK) < capacity
+        chosen_BET = assigned_BTE.mT.contiguous()       # a running sum along the last axis is many times faster on a GPU
+        before_BTE = (chosen_BET.cumsum(dim=-1, dtype=torch.int32) - chosen_BET).mT
+        return before_BTE.reshape(-1, e).gather(-1, chosen_NK) < capacity
 
     def _experts(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
         """Weighted sum of the chosen experts, each token beside the others of its expert. A dropped assignment runs with weight zero, so that
