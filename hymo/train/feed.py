@@ -37,7 +37,7 @@ class Feed:
         self.loader, self.rows, self.heads, self.device = loader, rows, heads, device
         self.skip: frozenset[int] = frozenset()
         self._index = 0
-        self._thread = ThreadPoolExecutor(1, "hymo-feed")
+        self._thread = ThreadPoolExecutor(1, "hymo-feed", initializer=self._enter)
         self._ahead: Future[Fed] | None = None
 
     def next(self) -> Fed:
@@ -57,6 +57,11 @@ class Feed:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _enter(self) -> None:
+        """A thread has a current GPU of its own, at first GPU 0: pinning memory there would open a context on it for every rank."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
 
     def _take(self) -> Fed:
         while self._index in self.skip:

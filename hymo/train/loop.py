@@ -109,7 +109,7 @@ class Run:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             checkpoint.discard_partial(self.checkpoints)
         if not resume and checkpoint.paths(self.checkpoints):
-            raise CheckpointError(f"a new run needs a folder of its own, but {self.checkpoints} holds checkpoints; resume that run, or name another folder")
+            raise CheckpointError(f"a new run needs a folder of its own, but {self.run_dir} holds checkpoints; resume it, or name another folder")
         found = self.newest() if resume else None
         if found:
             check_same(found.state, self.recipe, self.data)

@@ -20,9 +20,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     draw = torch.Generator().manual_seed(0)
     words = ["state", "decay", "gate", "head", "value", "key", "row", "expert"]
-    for i in range(40):
-        picks = torch.randint(len(words), (20 + i,), generator=draw).tolist()
-        (folder / f"{i:02d}.txt").write_text(" ".join(words[p] for p in picks))
+    for i in range(200):        # 15 to 80 bytes: rows of 32 tokens hold one, two or three documents
+        picks = torch.randint(len(words), (3 + i % 13,), generator=draw).tolist()
+        (folder / f"{i:03d}.txt").write_text(" ".join(words[p] for p in picks))
     return folder
 
 
