@@ -79,7 +79,7 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
     price.check_memory(whole, device, jobs)
     store = Store(options.store)
     with Watch(screen, store) as watch:
-        site = Site(store, engine(options.on, store, jobs), str(device), options.threads, watch.say, watch)
+        site = Site(store, engine(options.on, store, jobs, device), str(device), options.threads, watch.say, watch)
         result = conduct(plan, site, fresh=options.fresh)
     show_result(screen, result)
     screen.print(f"report: {store.root / folder_name(plan) / 'report.html'}", markup=False, soft_wrap=True)
@@ -120,11 +120,15 @@ def chosen_scale(
     return scale
 
 
-def engine(on: str, store: Store, jobs: int) -> Engine:
+def engine(on: str, store: Store, jobs: int, device: torch.device) -> Engine:
     """The engine of `--on`."""
     name, _, address = on.partition(":")
     if name == "local" and not address:
         return LocalEngine(store, jobs)
+    if name == "ray":
+        from hymo.ablate.ray import RayEngine
+
+        return RayEngine(store, jobs, address or None, gpus=1 / jobs if device.type == "cuda" else 0)
     raise AblationError(f"--on must be local, ray or ray:ADDRESS, but got {on!r}{did_you_mean(name, ['local', 'ray'])}")
 
 

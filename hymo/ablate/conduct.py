@@ -18,6 +18,7 @@ from hymo.ablate.statistics import Verdict
 from hymo.ablate.store import Outcome, RunSpec, Store, write_json
 from hymo.ablate.tracked import Tracked
 from hymo.recipe import Recipe, fingerprint, to_dict
+from hymo.tracking import address
 
 Specs = dict[tuple[str, int], RunSpec]
 
@@ -100,7 +101,7 @@ def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
     specs: Specs = {}
     for seed in plan.seeds:
         for arm in plan.everything:
-            recipe = with_seed(arm.recipe, seed)
+            recipe = as_run(arm.recipe, seed)
             parts = ingredients(recipe, seed + arm.salt, data_fingerprint(recipe), site.device, site.threads)
             specs[arm.label, seed] = RunSpec(
                 key=key(parts),
@@ -114,9 +115,9 @@ def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
     return specs
 
 
-def with_seed(recipe: Recipe, seed: int) -> Recipe:
-    """The recipe as one run of it."""
-    return recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": seed})})
+def as_run(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe as one run of it, which may take place in any folder on any host."""
+    return recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": seed, "tracking": address(recipe.run.tracking)})})
 
 
 def folder_name(plan: Plan) -> str:

@@ -62,24 +62,24 @@ def _differs(arm: Arm) -> Text:
 
 
 def result_table(result: Mapping[str, Any]) -> RenderableType:
-    """The table that the command ends with."""
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    """The table that the command ends with. Under an arm's difference stands every seed's."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("arm", no_wrap=True)
     for name in ("Δ active", "Δ FLOPs", "state", "speed", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"Δ loss [{result['interval']:.1%} interval]".replace(".0%", "%"), justify="right")
-    table.add_column("seeds", justify="right")
+    table.add_column(f"Δ loss [{result['interval'] * 100:.3g} % interval], seeds", no_wrap=True)
     table.add_column("verdict")
     for row in result["rows"]:
+        first = row is result["rows"][0]
+        seeds = Text(" ".join(seed_values(result, row)), style="dim")
         table.add_row(
             row["arm"],
-            _change(row["active_change"]),
-            _change(row["flops_change"]),
+            "" if first else _change(row["active_change"]),
+            "" if first else _change(row["flops_change"]),
             in_bytes(row["state_bytes"]),
             "" if row["speed_ratio"] is None else f"{row['speed_ratio']:.2f}×",
             "" if row["bytes_peak"] is None else in_bytes(row["bytes_peak"]),
-            difference(row),
-            " ".join(seed_values(result, row)),
+            seeds if first else Text("\n").join([Text(difference(row)), seeds]),
             Text(row["words"], style=STYLES[Verdict(row["verdict"])]) if "words" in row else "",
         )
     return table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hymo.cli.common import Json, Scale, console, print_json
+from hymo.cli.common import Json, Scale, print_json
 from hymo.errors import AblationError
 from hymo.units import parse_time
 
@@ -20,6 +20,7 @@ Words = Annotated[
 ]
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="FOLDER", help="where runs and results are kept and found again")]
 WITHIN = "20m"
+PIPE_WIDTH = 160
 
 
 @app.command()
@@ -81,12 +82,13 @@ def results(
 
 
 def screen(json: bool) -> Console:
-    """Where words and tables go: beside the JSON, never into it."""
-    if not json:
-        return console()
+    """Where words and tables go: beside the JSON, never into it; in a pipe, as wide as the tables are."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    found = Console(stderr=json, highlight=False)
+    if not found.is_terminal:
+        found.width = PIPE_WIDTH
+    return found
 
 
 def planned_looks(until: str | None, looks: str | None, seeds: int) -> list[int]:
