@@ -11,7 +11,7 @@ from hymo.data.dataset import Data, FirstRows, check_epochs
 from hymo.data.loader import Loader, RowLoader
 from hymo.data.packing import PackedRows
 from hymo.data.prepare import is_shards, open_sides, open_tokenizer, write_shards
-from hymo.data.shards import Progress, ShardFolder, TokenStore
+from hymo.data.shards import FORMAT, Progress, ShardFolder, TokenStore
 from hymo.data.stream import Chunks, StreamLoader
 from hymo.data.synthetic import Numbers, SyntheticRows, open_task
 from hymo.data.tokenizer import BytesTokenizer, Tokenizer, read_tokenizer
@@ -60,7 +60,8 @@ class _Opener:
         def build(folder: Path) -> None:
             write_shards(folder, sides, tokenizer, train_tokens=0 if endless else None, validation_tokens=held_out, progress=self.progress)
 
-        folder = ShardFolder(build_once("tokens", digest("shards", sides.fingerprint, tokenizer.fingerprint, held_out), build), verify=False)
+        key = digest(FORMAT, sides.fingerprint, tokenizer.fingerprint, held_out)
+        folder = ShardFolder(build_once("tokens", key, build), verify=False)
         summary: Summary = {"source": self.data.source, **sides.train_source.summary}
         if not endless:
             fingerprint = folder.meta.fingerprint

@@ -22,6 +22,7 @@ from hymo.data.tokenizer import Tokenizer, Tokens
 from hymo.errors import DataError
 
 Progress = Callable[[int, int], None]       # documents and tokens written so far
+FORMAT: Literal["hymo-tokens-1"] = "hymo-tokens-1"
 _BATCH_BYTES = 4 << 20                      # text handed to the tokenizer at once
 
 
@@ -42,7 +43,7 @@ class Shard(_Strict):
 class Meta(_Strict):
     """meta.json."""
 
-    format: Literal["hymo-tokens-1"] = "hymo-tokens-1"
+    format: Literal["hymo-tokens-1"] = FORMAT
     source: str
     source_fingerprint: str
     tokenizer: str
