@@ -66,8 +66,7 @@ class Gdn(Block):
                     width = getattr(self, field)
                     if letters in self.rope_on and width % 2:
                         raise RecipeError(f"gdn.{field} must be even where pairs of it are rotated, but got {field}={width} and {self.rope_on=}")
-            if self.rope is not None:
-                self.rope.check(layer, model)
+            (self.rope or model.rope).check(layer, model)
 
     config: Config
 

@@ -60,8 +60,7 @@ class Mla(Block):
                 )
             if self.rope_dim > self.head_dim or self.rope_dim % 2:
                 raise RecipeError(f"mla.rope_dim must be even and at most head_dim, but got {self.rope_dim=} and {self.head_dim=}")
-            if self.rope is not None:
-                self.rope.check(layer, model)
+            (self.rope or model.rope).check(layer, model)
 
     config: Config
 

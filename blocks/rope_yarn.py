@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from hymo import Block, BlockConfig, Context, register
+from hymo import Block, BlockConfig, Context, LayerInfo, register
+from hymo.errors import RecipeError
 from hymo.ops.rotary import frequencies, rotate, rotation_table
+
+if TYPE_CHECKING:
+    from hymo.recipe.tree import ModelConfig
 
 
 @register("position", "rope_yarn")
@@ -32,6 +36,10 @@ class RopeYarn(Block):
         beta_fast: float = Field(default=32.0, gt=0, description="pairs that turn at least this often in the trained context keep their frequency")
         beta_slow: float = Field(default=1.0, gt=0, description="pairs that turn at most this often are divided by factor; below beta_fast")
         attention_factor: float | None = Field(default=None, gt=0, description="what rotated heads are multiplied by; null: 0.1 ln(factor) + 1")
+
+        def check(self, layer: LayerInfo, model: ModelConfig) -> None:
+            if self.beta_slow >= self.beta_fast:
+                raise RecipeError(f"rope_yarn.beta_slow must be below beta_fast, but got {self.beta_slow=} and {self.beta_fast=}; swap them")
 
     config: Config
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hymo import Context
-from hymo.testing import PositionContract
+from hymo.errors import RecipeError
+from hymo.testing import PositionContract, make_layer
 
 
 def angles(config: dict, positions: list[int], width: int, max_seq_len: int = 128) -> torch.Tensor:
@@ -113,6 +114,14 @@ def test_yarn_scales_rotated_heads():
     x = torch.randn(1, 6, 2, 8, generator=torch.Generator().manual_seed(0))
     y = block(x, Context.for_tokens((1, 6), "cpu"))
     torch.testing.assert_close(y.norm(dim=-1), x.norm(dim=-1) * (0.1 * math.log(8) + 1))
+
+
+def test_yarn_refuses_a_ramp_that_does_not_rise():
+    suite = TestRopeYarn()
+    config = suite.parsed({"type": "rope_yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 2.0})
+    layer = make_layer("position", config, suite.settings())
+    with pytest.raises(RecipeError, match="beta_slow must be below beta_fast, but got"):
+        config.check(layer, layer.model)
 
 
 def test_factor_one_is_rope():
