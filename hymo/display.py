@@ -41,6 +41,10 @@ class Display(ABC):
     def step(self, info: StepInfo) -> None:
         """One more step is done."""
 
+    @abstractmethod
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        """The model after this step was tried on held-out text."""
+
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """The last value of each of at most `width` equal stretches, as bars between the least and the greatest."""
@@ -58,21 +62,23 @@ def line(info: StepInfo, left: float | None) -> str:
     """One step in one line."""
     values = info.metrics
     parts = [f"step {info.step:,}/{info.steps:,}", f"loss {info.loss:.4f}"]
-    parts.append(validation(values))
     if "speed/tokens_per_s" in values:
         parts.append(f"{si(values['speed/tokens_per_s'])}tokens/s")
     if "speed/mfu" in values:
         parts.append(f"MFU {values['speed/mfu']:.1%}")
     if left is not None and info.step < info.steps:
         parts.append(f"{in_time(left)} left")
-    return "  ".join(part for part in parts if part)
+    return "  ".join(parts)
 
 
 def validation(values: Mapping[str, float]) -> str:
-    """The held-out loss of a step; empty when the step had no validation."""
-    if "val/loss" not in values:
-        return ""
+    """The held-out loss in words."""
     return f"val loss {values['val/loss']:.4f}" + (f" ({values['val/bpb']:.3f} bits per byte)" if "val/bpb" in values else "")
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN: a metric that is not finite is null."""
+    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
 class Clock:
@@ -104,9 +110,12 @@ class Lines(Display):
     def step(self, info: StepInfo) -> None:
         left = self.clock.left(info.step, info.steps)
         part = info.step * LINES_PER_RUN // info.steps
-        if part > self.shown or "val/loss" in info.metrics:
+        if part > self.shown:
             self.shown = part
-            print(line(info, left), file=self.stream, flush=True)
+            self.say(line(info, left))
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        self.say(f"step {step:,}  {validation(values)}")
 
 
 class JsonLines(Display):
@@ -119,8 +128,10 @@ class JsonLines(Display):
         self._print({"message": words})
 
     def step(self, info: StepInfo) -> None:
-        values = {name: value if abs(value) < float("inf") else None for name, value in info.metrics.items()}
-        self._print({"step": info.step, "steps": info.steps, **values})
+        self._print({"step": info.step, "steps": info.steps, **finite(info.metrics)})
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        self._print({"step": step, **finite(values)})
 
     def _print(self, value: dict[str, object]) -> None:
         print(json.dumps(value, ensure_ascii=False, allow_nan=False), file=self.stream, flush=True)
@@ -152,7 +163,9 @@ class Live(Display):
     def step(self, info: StepInfo) -> None:
         self.info, self.left = info, self.clock.left(info.step, info.steps)
         self.losses.append(info.loss)
-        self.validation = validation(info.metrics) or self.validation
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        self.validation = validation(values)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from hymo.train.tracker import RunStart
 
 BATCH_METRICS, BATCH_PARAMS = 1000, 100  # a server refuses more at once
+PORT = 5000  # of `hymo ui`
 PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S = 2.0, 60.0, 20.0  # between sendings; at most, while nobody answers; for the last one of a run
+VIEW = "hymo"  # the shared view of an experiment's page whose table shows these columns
+COLUMNS = (*(f"metrics.`{name}`" for name in ("val/loss", "val/bpb", "loss/main", "speed/tokens_per_s", "cost/params_active")),
+           *(f"tags.`hymo.{name}`" for name in ("scale", "overrides")))  # fmt: skip
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 
 
@@ -192,7 +196,9 @@ def experiment_id(server: MlflowClient, tracking: str, name: str) -> str:
     if found is not None:
         return str(found.experiment_id)
     try:
-        return str(server.create_experiment(name, artifact_location))
+        made = str(server.create_experiment(name, artifact_location))
+        server.set_experiment_tag(made, f"mlflow.sharedViewState.{VIEW}", json.dumps({"selectedColumns": list(COLUMNS)}))
+        return made
     except MlflowException:  # another process made it in the meantime
         found = server.get_experiment_by_name(name)
         if found is None:
@@ -307,12 +313,26 @@ def sync(folder: Path) -> dict[str, int | str]:
     return done
 
 
-def link(sent: Mapping[str, Any], port: int = 5000) -> str | None:
+def link(sent: Mapping[str, Any]) -> str | None:
     """A run's page. The UI of a local store is at this port once `hymo ui` runs."""
     if "run_id" not in sent:
         return None
-    base = sent["tracking"] if str(sent["tracking"]).startswith("http") else f"http://127.0.0.1:{port}"
-    return f"{base}/#/experiments/{sent['experiment_id']}/runs/{sent['run_id']}"
+    return f"{page(sent['tracking'])}/#/experiments/{sent['experiment_id']}/runs/{sent['run_id']}"
+
+
+def table(tracking: str, port: int = PORT) -> str:
+    """The page that compares the runs of the experiment that changed last."""
+    known = client(tracking).search_experiments(max_results=2, order_by=["last_update_time DESC"])
+    newest = next((found for found in known if found.name != "Default"), None)
+    if newest is None:
+        return f"{page(tracking, port)}/#/experiments?workflowType=machine_learning"
+    shared = f"&viewStateShareKey={VIEW}" if f"mlflow.sharedViewState.{VIEW}" in newest.tags else ""
+    return f"{page(tracking, port)}/#/experiments/{newest.experiment_id}/runs?workflowType=machine_learning{shared}"
+
+
+def page(tracking: str, port: int = PORT) -> str:
+    """Address of the UI: a server's own, or that of `hymo ui` for a local store."""
+    return tracking if tracking.startswith("http") else f"http://127.0.0.1:{port}"
 
 
 def folder_of(run_id: str, tracking: str) -> Path:

@@ -40,10 +40,12 @@ def test_plain_lines_are_about_twenty_and_every_validation():
     stream = io.StringIO()
     with Lines(stream) as shown:
         for step in range(1, 101):
-            shown.step(info(step, **({"val__loss": 4.2, "val__bpb": 1.5} if step == 7 else {})))
+            shown.step(info(step))
+            if step == 7:
+                shown.validated(step, {"val/loss": 4.2, "val/bpb": 1.5})
     lines = stream.getvalue().splitlines()
     assert len(lines) == 22
-    assert any(line.startswith("step 7/100  loss 4.8600  val loss 4.2000 (1.500 bits per byte)") for line in lines)
+    assert lines[2] == "step 7  val loss 4.2000 (1.500 bits per byte)"
     assert lines[-1] == "step 100/100  loss 3.0000"
 
 
@@ -56,9 +58,11 @@ def test_json_lines_are_json_even_when_the_loss_is_not():
     with JsonLines(stream) as shown:
         shown.say("hello")
         shown.step(info(1, grad_norm=float("nan")))
+        shown.validated(1, {"val/loss": 4.0})
     assert [json.loads(line) for line in stream.getvalue().splitlines()] == [
         {"message": "hello"},
         {"step": 1, "steps": 100, "loss/main": 4.98, "grad_norm": None},
+        {"step": 1, "val/loss": 4.0},
     ]
 
 
@@ -66,7 +70,8 @@ def test_json_lines_are_json_even_when_the_loss_is_not():
 def test_the_panel_shows_progress_loss_and_validation_at_any_width(width):
     stream = io.StringIO()
     with Live(Console(file=stream, width=width, force_terminal=True, color_system=None)) as shown:
-        shown.step(info(50, val__loss=4.2, speed__tokens_per_s=1234.0))
+        shown.step(info(50, speed__tokens_per_s=1234.0))
+        shown.validated(50, {"val/loss": 4.2})
         shown.step(info(51, speed__tokens_per_s=1234.0))
     last = stream.getvalue().replace("\x1b[?25h", "").splitlines()[-3:]
     assert "step 51/100" in last[0]

@@ -68,7 +68,8 @@ def run(
             else:
                 go(recipe, folder, shown, json, resume=False, tags=tags)
         except HymoError:
-            if world.first and not (folder / "journal.jsonl").is_file():
+            journal = folder / "journal.jsonl"
+            if world.first and not (journal.is_file() and journal.stat().st_size):
                 shutil.rmtree(folder)  # it never began: nothing half-written stays
             raise
 
@@ -114,10 +115,19 @@ def go(recipe: Recipe, folder: Path, shown: Display, json: bool, *, resume: bool
     """Train in `folder`, show it, and say how it ended and how to go on."""
     from hymo.tracking import MlflowTracker
     from hymo.train import train
+
+    class Told(MlflowTracker):
+        """Tells the display of validations, too."""
+
+        def metrics(self, step: int, values: dict[str, float]) -> None:
+            super().metrics(step, values)
+            if "val/loss" in values:
+                shown.validated(step, values)
+
     from hymo.train.checkpoint import paths
 
     first = int(os.environ.get("RANK", "0")) == 0
-    tracker = MlflowTracker(recipe, folder, tags=tags) if first else None
+    tracker = Told(recipe, folder, tags=tags) if first else None
     resume = resume and bool(paths(folder / "checkpoints"))  # killed before its first checkpoint, it begins
     with interruptible(shown.say if first else lambda _: None) as stop, shown:
         result = train(recipe, run_dir=folder, tracker=tracker, resume=resume, on_step=shown.step, should_stop=stop.is_set)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,7 @@ Tracking = Annotated[str, typer.Option("--tracking", metavar="URI", help="MLflow
 @app.command()
 def runs(output: Output = Path("runs"), json: Json = False) -> None:
     """List the runs of this folder, with where each of them stands."""
+    from hymo.display import finite
     from hymo.runs import list_runs
 
     found = list_runs(output)
@@ -43,11 +46,6 @@ def runs(output: Output = Path("runs"), json: Json = False) -> None:
         scores = (f"{run.metrics[key]:.4f}" if key in run.metrics else "" for key in ("val/loss", "val/bpb"))
         table.add_row(run.name, started, run.status, f"{run.step:,}", *scores, (run.run_id or "not sent yet")[:12])
     console().print(table)
-
-
-def finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN: a metric that is not finite is null."""
-    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
 def folder_of(run: str, output: Path) -> Path:
@@ -86,11 +84,11 @@ def ui(
     tracking: Tracking = "auto",
 ) -> None:
     """Start MLflow's page at this folder's store, on 127.0.0.1 only. Ctrl-C ends it."""
-    from hymo.tracking import address, client
+    from hymo.tracking import address, table
 
     store = address(tracking)
     if store.startswith("http"):
-        typer.echo(f"the store is a server already: {store}/#/experiments?workflowType=machine_learning")
+        typer.echo(f"the store is a server already: {table(store)}")
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,15 +96,21 @@ def ui(
             probe.bind(("127.0.0.1", port))
         except OSError:
             raise HymoError(f"the port must be free, but got {port=}, which another program holds; choose one with --port") from None
-    client(store)  # makes the schema, and quiets MLflow for the server too
+    where = table(store, port)  # makes the schema of a new store, too
     place = ["--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen([sys.executable, "-m", "mlflow", "ui", *place, "--workers", "1"])
+    quiet = ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", *place, *quiet],
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # seven processes that only MLflow's GenAI half uses
+        start_new_session=True,  # so that all of it can be ended together
+    )
     typer.echo(f"MLflow on {store}; it takes some ten seconds to start, and Ctrl-C ends it")
-    typer.echo(f"open http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning")
+    typer.echo(f"open {where}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = server.wait()
     except KeyboardInterrupt:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait()
         return
     if code:
