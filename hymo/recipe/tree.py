@@ -129,7 +129,7 @@ class DataConfig(Settings):
         description="builtin · file, folder or glob of .txt/.jsonl/.parquet · a folder of token shards · hf:<dataset>[:<config>] · synthetic:<task>",
     )
     validation: str | None = Field(default=None, description="source of the held-out text; by default a fixed share of the documents of `source`")
-    validation_frac: float = Field(default=0.05, gt=0, lt=1, description="share of documents (files) held out when `validation` is not given")
+    validation_frac: float = Field(default=0.05, gt=0, lt=1, description="share of documents (files) held out; the tail of a single one")
     field: str = Field(default="text", description="field that holds the text in JSONL, Parquet and datasets")
     tokenizer: str = Field(
         default="bytes", description="bytes · a tokenizer.json · auto:N trains a byte-level BPE of N entries on the training text and caches it"
