@@ -9,7 +9,10 @@ from collections.abc import Iterable
 
 
 class HymoError(Exception):
-    """Base of every error that the user, not hymo, has to mend."""
+    """Base of every error that the user, not hymo, has to mend. One line: what a message quotes cannot break it or steer a terminal."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__("".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message))
 
 
 class RecipeError(HymoError):

@@ -16,6 +16,11 @@ def test_a_place_opens_the_message():
     assert str(PatternError("it must hold")) == "it must hold"
 
 
+def test_a_message_is_one_line_whatever_it_quotes():
+    assert str(HymoError("a\nb\x1b[2J\u2028é\ud800")) == r"a\nb\x1b[2J\u2028é\ud800"
+    assert str(RecipeError("x", "dir\n.yaml:1:1")) == r"dir\n.yaml:1:1: x"
+
+
 @pytest.mark.parametrize(
     ("word", "choices", "hint"),
     [

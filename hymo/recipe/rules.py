@@ -26,6 +26,9 @@ def check(recipe: Recipe, places: Places) -> None:
 def _broken(recipe: Recipe) -> Iterator[tuple[Sequence[Keys], str]]:
     """Broken rules, each with the settings that disagree, the one most likely at fault first."""
     train, schedule, model = recipe.train, recipe.schedule, recipe.model
+    for symbol in model.layers:
+        if not re.fullmatch("[A-Za-z]", symbol):
+            yield [("model", "layers", symbol)], f"a symbol of model.layers must be one ASCII letter, but got {symbol!r}"
     if (train.tokens is None) == (train.steps is None):
         yield [("train",)], f"exactly one of train.tokens and train.steps must be given, but got {train.tokens=}, {train.steps=}"
     if train.seq_len > model.max_seq_len:

@@ -28,6 +28,14 @@ def test_rules_between_settings(recipe_file, path, value, says):
     assert str(caught.value) == says
 
 
+@pytest.mark.parametrize("symbol", ["AB", "1", "é", "", "\n"])
+def test_a_symbol_is_one_letter(recipe_file, symbol):
+    raw = to_dict(load_recipe(recipe_file))
+    raw["model"]["layers"][symbol] = {"mixer": "narrow"}
+    with pytest.raises(RecipeError, match=r"must be one ASCII letter"):
+        recipe_from_dict(raw)
+
+
 def test_the_limits_themselves_are_allowed(recipe_file):
     recipe = load_recipe(recipe_file, ["train.seq_len=4096", "train.tokens_per_step=4096", "data.tokenizer=auto:257"])
     assert recipe.train.seq_len == recipe.model.max_seq_len
