@@ -56,7 +56,7 @@ class LayerInfo:
 
     index: int                      # 0-based position in the stack
     symbol: str                     # the pattern letter
-    ordinal: int                    # 0-based among the layers of the same symbol
+    ordinal: int                    # 0-based among the layers of the same symbol in the pattern; kept when layers swap
     model: ModelConfig              # the model's own settings: d_model, vocab_size, max_seq_len, rope, …
 
     @property
@@ -76,8 +76,8 @@ class Context:
     positions_BT   int64, the position of each token inside its own document
     documents_BT   int or None; equal numbers in a row are one document (contiguous). Nothing flows between documents. None: one document a row
     past           decoding only: the context of every token that was read before this pass (`whole` of the pass before); None at the start
-    losses         auxiliary losses by name, already weighted: the stack adds them to the training loss
-    metrics        detached scalars by name, for the log (`moe/drop_frac`, …)
+    losses         auxiliary losses by name, already weighted: the stack adds them to the training loss, each under its layer's name
+    metrics        detached scalars by name, for the log (`moe/drop_frac`, …), likewise
     cache          scratch shared by the layers of this pass (rotation tables, attention masks); see `once`
     recomputing    True while activation checkpointing runs a layer again in the backward pass: statistics must not count twice
 

@@ -1,6 +1,7 @@
 """The house rules that a machine can check: who may import whom, what is paired with a test, what is described, which recipes load."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,12 +47,17 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path, typing_too: bool = False) -> Iterator[str]:
-    """Dotted names that the file imports, wherever in the file; those under `if TYPE_CHECKING` only when asked for."""
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
+    """Dotted names that the file imports, wherever in the file; those under `if TYPE_CHECKING` apart."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not typing_too:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             waiting += node.orelse
             continue
         if isinstance(node, ast.Import):
@@ -185,4 +191,4 @@ def test_v1_0_is_the_pinned_model():
     assert (recipe.train.tokens, recipe.train.tokens_per_step, recipe.train.seq_len) == (30_000_000_000, 524288, 4096)
     assert (recipe.optimizer.normuon.lr, recipe.optimizer.normuon.scaling, recipe.optimizer.adamw.lr) == (2e-3, "rms_norm", 1e-3)
     assert (recipe.schedule.warmup_frac, recipe.schedule.stable_frac, recipe.schedule.decay_frac) == (0.01, 0.79, 0.2)
-    assert scales("v1_0") == ["tiny", "proxy", "small", "medium"]
+    assert scales("v1_0") == ["tiny", "mini", "proxy", "small", "medium"]

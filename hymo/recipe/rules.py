@@ -11,7 +11,7 @@ from hymo.errors import RecipeError
 from hymo.recipe.explain import Places, blame
 from hymo.recipe.reading import Keys
 from hymo.recipe.stack import ResolvedLayer, resolve_stack
-from hymo.recipe.tree import Recipe
+from hymo.recipe.tree import MAX_DIM, Recipe
 
 
 def check(recipe: Recipe, places: Places) -> None:
@@ -77,6 +77,9 @@ def _check_blocks(recipe: Recipe, stack: list[ResolvedLayer], places: Places) ->
 
 
 def _check_block(config: BlockConfig, info: LayerInfo, recipe: Recipe, keys: Keys, places: Places) -> None:
+    for name, value in config:
+        if isinstance(value, int) and abs(value) > MAX_DIM:
+            raise RecipeError(f"{'.'.join(keys)}.{name} must be at most {MAX_DIM}, but got {value}", blame(places, (*keys, name)))
     try:
         config.check(info, recipe.model)
     except RecipeError as error:

@@ -36,6 +36,12 @@ def test_a_symbol_is_one_letter(recipe_file, symbol):
         recipe_from_dict(raw)
 
 
+def test_a_block_of_absurd_size_is_refused(recipe_file):
+    for key in ("layers.A.mixer.heads", "layers.G.mixer.state", "layers.A.ffn.inter_dim"):
+        with pytest.raises(RecipeError, match=rf"^override 'model.{key}=1e15': model.{key} must be at most 16777216, but got 1000000000000000$"):
+            load_recipe(recipe_file, [f"model.{key}=1e15"])
+
+
 def test_the_limits_themselves_are_allowed(recipe_file):
     recipe = load_recipe(recipe_file, ["train.seq_len=4096", "train.tokens_per_step=4096", "data.tokenizer=auto:257"])
     assert recipe.train.seq_len == recipe.model.max_seq_len
