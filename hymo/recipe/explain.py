@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ OVERRIDE = "override "      # opens the place of a setting that was given on the
 _WANTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
+    "dict_type": "a mapping of settings",
     "float_parsing": "a number",
     "float_type": "a number",
     "int_from_float": "a whole number",
@@ -24,6 +26,7 @@ _WANTED = {
     "int_parsing_size": "a whole number of ordinary size",
     "int_type": "a whole number",
     "list_type": "a list",
+    "model_type": "a mapping of settings",
     "string_type": "text (in quotes, when it looks like a number)",
     "tuple_type": "a list",
 }
@@ -84,18 +87,15 @@ def _message(loc: Keys, detail: Any, root: type[BaseModel], raw: Any, prefix: Ke
         settings = settings_at(root, raw, loc[:-1])
         described = settings.model_fields[loc[-1]].description if settings and loc[-1] in settings.model_fields else None
         return f"{name} must be given" + (f": {described}" if described else "")
-    if kind in ("model_type", "dict_type"):
-        return f"{name} must be a mapping of settings, but got {shorten(given)}"
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}"
     if kind in _WANTED:
         return f"{name} must be {_WANTED[kind]}, but got {shorten(given)}"
     message = detail["msg"].replace("Input should", "must").replace("Value should", "must")
-    if kind == "literal_error" and isinstance(given, str):
-        settings = settings_at(root, raw, loc[:-1])
-        hint = did_you_mean(given, detail["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")) if settings else ""
-        return f"{name} {message}, but got {shorten(given)}" + (hint if "did you mean" in hint else "")
-    return f"{name} {message}, but got {shorten(given)}"
+    hint = ""
+    if kind == "literal_error" and isinstance(given, str):      # the message lists the choices already
+        hint = did_you_mean(given, re.findall("'([^']*)'", detail["ctx"]["expected"]))
+    return f"{name} {message}, but got {shorten(given)}" + (hint if "did you mean" in hint else "")
 
 
 def shorten(value: Any, limit: int = 60) -> str:
