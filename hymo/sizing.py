@@ -9,7 +9,7 @@ plus the forward passes of its validations. The second figure is measured on the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +60,7 @@ class Choice:
 def memory_parts(recipe: Recipe, device: torch.device, world: int = 1) -> dict[str, int]:
     """Bytes that training takes on each of `world` devices, by part, at the recipe's micro-batch (`auto`: one row)."""
     rows = 1 if recipe.train.micro_batch == "auto" else recipe.train.micro_batch
-    parts = memory(recipe, rows, device)
+    parts = memory(recipe, rows, device.type)
     return {name: size // world if name in SHARDED else size for name, size in parts.items()}
 
 
@@ -76,16 +76,15 @@ def check_memory(recipe: Recipe, device: torch.device, world: int = 1) -> None:
         )
 
 
-def choose(name: str, scales: list[str], load: Callable[[str], Recipe], within: float, device: torch.device, world: int = 1) -> Choice:
-    """The largest of `scales` (by training FLOPs) that fits the memory and ends within `within` seconds by estimate, and why, in words.
+def choose(name: str, recipes: Mapping[str, Recipe], within: float, device: torch.device, world: int = 1) -> Choice:
+    """The largest of a recipe's scales (by training FLOPs) that fits the memory and ends within `within` seconds by estimate, and why, in words.
 
     Raises BudgetError when not even the smallest does.
     """
     free, rate = free_bytes(device), matmul_rate(device) * world
     weighed: list[Need] = []
     chosen: Need | None = None
-    sized = sorted(((work(recipe), scale, recipe) for scale, recipe in ((s, load(s)) for s in scales)), key=lambda found: -found[0])
-    for flops, scale, recipe in sized:
+    for flops, scale, recipe in sorted(((work(recipe), scale, recipe) for scale, recipe in recipes.items()), key=lambda sized: -sized[0]):
         parts, bound = memory_parts(recipe, device, world), flops / rate
         need = Need(scale, recipe, parts, bound, bound=True)
         if chosen is None and need.bytes <= free and bound <= within:

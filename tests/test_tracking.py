@@ -1,5 +1,4 @@
 import json
-import shutil
 import sqlite3
 import threading
 import time
@@ -12,21 +11,9 @@ from hymo.errors import HymoError
 from hymo.tracking import MlflowTracker, Shipper, batches, client, sync
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory):
-    """A store whose schema exists: making it takes seconds, copying it none."""
-    database = tmp_path_factory.mktemp("store") / "mlflow.db"
-    client(f"sqlite:///{database}")
-    return database
-
-
-@pytest.fixture
-def store(empty_store, tmp_path, monkeypatch):
-    database = tmp_path / "store" / "mlflow.db"
-    database.parent.mkdir()
-    shutil.copy(empty_store, database)
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
     monkeypatch.setattr(tracking, "PAUSE_S", 0.02)
-    return f"sqlite:///{database}"
 
 
 def tracker(folder: Path, store: str, **more) -> MlflowTracker:
@@ -59,7 +46,8 @@ def test_a_run_with_its_metrics_files_and_end(store, tmp_path):
     assert found.data.tags["hymo.verdict"] == "better"
     assert history(store, run.run_dir, "loss/main") == [(s, 5.0 - s / 10) for s in range(1, 31)]
     assert run.link == f"http://127.0.0.1:5000/#/experiments/1/runs/{found.info.run_id}"
-    assert (Path(store.removeprefix("sqlite:///")).parent / "mlartifacts/hymo" / found.info.run_id / "artifacts/notes/report.md").read_text() == "# report"
+    artifacts = Path(store.removeprefix("sqlite:///")).parent / "mlartifacts" / "hymo" / found.info.run_id / "artifacts"
+    assert (artifacts / "notes" / "report.md").read_text() == "# report"
 
 
 def test_a_lost_note_of_what_was_sent_doubles_nothing(store, tmp_path):

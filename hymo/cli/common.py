@@ -25,7 +25,7 @@ AllowCode = Annotated[bool, typer.Option("--allow-code", help="let the recipe im
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="MLflow run id or a unique prefix of it, a run's name, or its folder")]
 Output = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="where run folders are")]
 
-DEFAULT_RECIPE = "v1_0"
+DEFAULT_RECIPE, PIPE_WIDTH = "v1_0", 240
 
 
 def split_words(words: list[str] | None) -> tuple[str, list[str]]:
@@ -46,10 +46,11 @@ def load(words: list[str] | None, scale: str | None, allow_code: bool = False) -
 
 
 def console() -> Console:
-    """Rich's console on stdout: tables on a terminal and in a pipe alike, colour only on a terminal."""
+    """Rich's console on stdout. A pipe has no width, so nothing is cut there."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    out = Console(highlight=False, emoji=False)  # `before:M:` is no emoji
+    return out if out.is_terminal else Console(highlight=False, emoji=False, width=PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:

@@ -46,16 +46,15 @@ def run(
         raise HymoError(f"--within chooses a scale, so --scale must be left out, but got {scale=} and {within=}")
     seconds = parse_time(within) if within else None
     from hymo import display
-    from hymo.recipe import dump, load_recipe
+    from hymo.recipe import dump
     from hymo.train.parallel import joined
 
     name, overrides = split_words(words)
     shown = display.choose(json)
-    with joined(load_recipe(name, overrides, allow_code=allow_code).train.device) as world:
-        if world.first:
-            scale = pick_scale(name, overrides, scale, seconds, allow_code, world, nproc, shown.say)
-        size = world.share(scale or "full")
-        recipe = load_recipe(name, overrides, scale=size, allow_code=allow_code)
+    recipes = candidates(name, overrides, scale, allow_code)
+    with joined(next(iter(recipes.values())).train.device) as world:
+        size = world.share(pick_scale(name, recipes, seconds, world, nproc, shown.say) if world.first else "")
+        recipe = recipes[size]
         folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
         if world.first:
             folder.mkdir(parents=True)
@@ -89,23 +88,36 @@ def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: 
         go(recipe, folder, display.choose(json), json, resume=True)
 
 
-def pick_scale(
-    name: str, overrides: list[str], scale: str | None, within: float | None, allow_code: bool, world: World, nproc: int, say: Callable[[str], None]
-) -> str:
-    """The scale to train at: the one asked for, if it fits the memory, or the one that suits the machine, with the reasons said."""
-    from hymo import sizing
+def candidates(name: str, overrides: list[str], scale: str | None, allow_code: bool) -> dict[str, Recipe]:
+    """The recipe at the scale that was asked for, or at every scale at which the overrides make sense."""
+    from hymo.errors import RecipeError
     from hymo.recipe import load_recipe, scales
 
-    def at(scale: str) -> Recipe:
-        return load_recipe(name, overrides, scale=scale, allow_code=allow_code)
+    if scale is not None:
+        return {scale: load_recipe(name, overrides, scale=scale, allow_code=allow_code)}
+    found: dict[str, Recipe] = {}
+    refused: list[RecipeError] = []
+    for each in [*scales(name), "full"]:
+        try:
+            found[each] = load_recipe(name, overrides, scale=each, allow_code=allow_code)
+        except RecipeError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
 
-    devices, known = max(nproc, world.size), scales(name)
-    if scale is not None or not known:
-        scale = scale or "full"
-        sizing.check_memory(at(scale), world.device, devices)
+
+def pick_scale(name: str, recipes: dict[str, Recipe], within: float | None, world: World, nproc: int, say: Callable[[str], None]) -> str:
+    """The only scale there is, if it fits the memory, or the one that suits the machine, with the reasons said."""
+    from hymo import sizing
+
+    devices = max(nproc, world.size)
+    if len(recipes) == 1:
+        [(scale, recipe)] = recipes.items()
+        sizing.check_memory(recipe, world.device, devices)
         return scale
     limit = within or parse_time(WITHIN_CPU if world.device.type == "cpu" else WITHIN_GPU)
-    choice = sizing.choose(name, [*known, "full"], at, limit, world.device, devices)
+    choice = sizing.choose(name, recipes, limit, world.device, devices)
     for sentence in choice.words:
         say(sentence)
     return choice.chosen.scale
