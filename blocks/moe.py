@@ -101,7 +101,7 @@ class Moe(Block):
             weights_NK = torch.where(kept_NK, weights_NK, 0)
         self._record(assigned_BTE, kept_NK, real_BT, ctx)
         if self.config.balance == "aux_loss":
-            ctx.losses[f"moe/aux/{self.layer.name}"] = self._aux_loss(assigned_BTE, probs_NE.view(b, t, -1), real_BT)
+            ctx.losses["moe/aux"] = self._aux_loss(assigned_BTE, probs_NE.view(b, t, -1), real_BT)
         y_ND = self._experts(x_ND, chosen_NK, weights_NK)
         y_BTD = y_ND.view(b, t, d)
         for expert in self.shared:
@@ -154,8 +154,8 @@ class Moe(Block):
         if kept_NK is not None:
             lost_NK = ~kept_NK if real_BT is None else ~kept_NK & real_BT.view(-1, 1)
             lost += lost_NK.sum()
-        ctx.metrics[f"moe/drop_frac/{self.layer.name}"] = (lost / assigned_E.sum().clamp(min=1)).squeeze()
-        ctx.metrics[f"moe/max_vio/{self.layer.name}"] = max_vio(assigned_E)
+        ctx.metrics["moe/drop_frac"] = (lost / assigned_E.sum().clamp(min=1)).squeeze()
+        ctx.metrics["moe/max_vio"] = max_vio(assigned_E)
         if self.training and not ctx.recomputing:
             self.assigned_E += assigned_E
             self.dropped += lost

@@ -149,6 +149,10 @@ class Context:
 
         return self.once("whole", join)
 
+    def no_heads(self, width: int) -> Tensor:
+        """Empty heads of this width, (B, T, 0, width)."""
+        return torch.empty(*self.positions_BT.shape, 0, width, device=self.positions_BT.device)
+
     def once(self, key: Any, make: Callable[[], Shared]) -> Shared:
         """The value of `key` for this pass: `make()` the first time, shared by every later layer that asks."""
         if key not in self.cache:
@@ -172,6 +176,7 @@ class Block(nn.Module):
         super().__init__()
         self.config = config
         self.layer = layer
+        self.key = repr(config)         # blocks alike in a pass's scratch: a string, because torch.compile cannot hash a config
 
     # -- accounting ---------------------------------------------------------------------------------------------------------------
     def mixing_flops(self, context: int) -> float:
@@ -196,6 +201,11 @@ class Block(nn.Module):
         """Implementation that each op of this block resolves to on `device`: what is logged and stored with a run. Raises KernelUnavailable, with
         the reason, when one was asked for by name and cannot run there."""
         return {}
+
+    # -- a pass -------------------------------------------------------------------------------------------------------------------
+    def prepare(self, ctx: Context) -> None:
+        """Make what the layers of a pass share (`ctx.once`) before the first of them runs: none then makes it for the others, and to the compiler
+        all layers of a kind are one. Optional. A position encoding is prepared by its mixer, which gives it no heads (`ctx.no_heads`)."""
 
     # -- initialisation -----------------------------------------------------------------------------------------------------------
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:

@@ -68,6 +68,12 @@ class Layer(nn.Module):
             self.ffn_norm = nn.RMSNorm(info.d_model, eps=info.model.norm_eps)
             self.ffn = build("ffn", ffn, info)
 
+    def prepare(self, ctx: Context) -> None:
+        """See Block.prepare."""
+        self.mixer.prepare(ctx)
+        if self.ffn is not None:
+            self.ffn.prepare(ctx)
+
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
         x_BTD = _join(x_BTD, self.mixer(self.mixer_norm(x_BTD), ctx), self.mixer)
         return self._feed_forward(x_BTD, ctx)
@@ -157,18 +163,29 @@ class HyMo(nn.Module):
 
     def _hidden(self, tokens_BT: Tensor, ctx: Context) -> Tensor:
         x_BTD: Tensor = self.embedding(tokens_BT)
-        for layer in self.layers:
-            x_BTD = self._recomputed(layer, x_BTD, ctx) if self.checkpoint_activations and torch.is_grad_enabled() else layer(x_BTD, ctx)
+        for index in range(len(self.layers)):
+            self.layer(index).prepare(ctx)
+        for index in range(len(self.layers)):
+            x_BTD = self._run(self.layer(index), x_BTD, ctx)
         hidden_BTD: Tensor = self.norm(x_BTD)
         return hidden_BTD
 
-    def _recomputed(self, layer: nn.Module, x_BTD: Tensor, ctx: Context) -> Tensor:
+    def _run(self, layer: Layer, x_BTD: Tensor, ctx: Context) -> Tensor:
+        """The layer's output. What it reports is kept under its name; every layer starts from an empty report, so that to the compiler all layers
+        of a kind are one."""
+        own = replace(ctx, losses={}, metrics={})
+        y_BTD: Tensor = self._recomputed(layer, x_BTD, own) if self.checkpoint_activations and torch.is_grad_enabled() else layer(x_BTD, own)
+        ctx.losses.update({f"{name}/{layer.info.name}": value for name, value in own.losses.items()})
+        ctx.metrics.update({f"{name}/{layer.info.name}": value for name, value in own.metrics.items()})
+        return y_BTD
+
+    def _recomputed(self, layer: Layer, x_BTD: Tensor, own: Context) -> Tensor:
         """The layer's output, with its activations computed again in the backward pass. What the second pass reports goes nowhere."""
         first = True
 
         def run(x_BTD: Tensor) -> Tensor:
             nonlocal first
-            here = ctx if first else replace(ctx, losses={}, metrics={}, recomputing=True)
+            here = own if first else replace(own, losses={}, metrics={}, recomputing=True)
             first = False
             y_BTD: Tensor = layer(x_BTD, here)
             return y_BTD
@@ -204,10 +221,13 @@ class HyMo(nn.Module):
         return DecodeState(tuple(self.layer(i).mixer.initial_state(batch, where, kind) for i in range(len(self.layers))))
 
     @torch.no_grad()
-    def step(self, tokens_BT: Tensor, state: DecodeState, documents_BT: Tensor | None = None) -> tuple[Tensor, DecodeState]:
+    def step(
+        self, tokens_BT: Tensor, state: DecodeState, documents_BT: Tensor | None = None, *, last_only: bool = False
+    ) -> tuple[Tensor, DecodeState]:
         """Read T >= 1 more tokens: their logits (B, T, vocab_size), as `forward` on everything read so far gives them, and the new state.
 
-        Prompts of different lengths are padded on the left and told apart by `documents_BT`, in every step: −1 is padding.
+        Prompts of different lengths are padded on the left and told apart by `documents_BT`, in every step: −1 is padding. `last_only` leaves
+        all logits but the last token's out, (B, 1, vocab_size): a prompt needs no others.
         """
         ctx = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, documents_BT, past=state.past)
         x_BTD: Tensor = self.embedding(tokens_BT)
@@ -215,7 +235,8 @@ class HyMo(nn.Module):
         for index, before in enumerate(state.layers):
             x_BTD, after = self.layer(index).step(x_BTD, before, ctx)
             states.append(after)
-        return self._logits(self.norm(x_BTD)), DecodeState(tuple(states), ctx.whole)
+        hidden_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
+        return self._logits(hidden_BTD), DecodeState(tuple(states), ctx.whole)
 
     # -- initialisation -----------------------------------------------------------------------------------------------------------
     def materialise(self, device: torch.device | str, seed: int) -> None:

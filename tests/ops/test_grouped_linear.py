@@ -26,7 +26,7 @@ class TestContract(OpContract):
         "uneven": case(4, 24, 8, [3, 20, 21, 40]),
         "empty groups": case(4, 8, 8, [0, 7, 7, 9]),
     }
-    implementations: ClassVar = {"grouped_mm": partial(grouped_linear, impl="grouped_mm")}
+    implementations: ClassVar = {name: partial(grouped_linear, impl=name) for name in ("grouped_mm", "opaque")}
     reference = staticmethod(partial(grouped_linear, impl="reference"))
 
 
@@ -45,3 +45,10 @@ def test_each_group_is_an_nn_linear():
 def test_float64(impl):
     inputs = case(2, 8, 8, [1, 3])(torch.Generator())
     assert grouped_linear(**inputs, impl=impl).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiles_in_one_graph(dtype):
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in case(3, 8, 16, [2, 2, 9])(torch.Generator()).items()}
+    compiled = torch.compile(grouped_linear, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**inputs), grouped_linear(**inputs))
