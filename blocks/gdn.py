@@ -86,6 +86,11 @@ class Gdn(Block):
         self.D = nn.Parameter(torch.empty(heads))
         self.rope = build("position", c.rope or layer.model.rope, layer)
 
+    def prepare(self, ctx: Context) -> None:
+        for letters, width in (("v", self.config.head_dim), ("bc", self.config.d_state)):
+            if letters in self.config.rope_on:
+                self.rope(ctx.no_heads(width), ctx)
+
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
         return self._run(x_BTD, None, ctx)[0]
 

@@ -80,6 +80,11 @@ class Mla(Block):
         self.k_norm_qk = nn.Parameter(torch.empty(c.n_kv_groups, c.rope_dim)) if c.qk_scale and c.rope_dim else None
         self.rope = build("position", c.rope or layer.model.rope, layer)
 
+    def prepare(self, ctx: Context) -> None:
+        self._visible(ctx)
+        if self.config.rope_dim:
+            self.rope(ctx.no_heads(self.config.rope_dim), ctx)
+
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
         latent_BTR, shared_BTP = self._compress(x_BTD)
         return self._expanded(*self._queries(x_BTD, ctx), latent_BTR, shared_BTP, ctx)

@@ -5,23 +5,34 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-Visibility = Tensor | None
+from hymo.ops.document_mask import BLOCK, document_mask
+
+Visibility = Tensor | BlockMask | None
 
 
 def visibility(
     queries: int, keys: int, documents_BT: Tensor | None, key_documents_BL: Tensor | None, device: torch.device | str, window: int | None = None
 ) -> Visibility:
-    """Which of L keys each of the last T queries sees: those not after it, in its own document, the last `window` of them if given. A bool
-    (B or 1, 1, T, L); None stands for "plainly causal", T = L or T = 1, which needs no mask."""
+    """Which of L keys each of the last T queries sees: those not after it, in its own document, the last `window` of them if given.
+
+    None stands for "plainly causal", T = L or T = 1, which needs no mask. Whole rows of documents on a GPU get a block mask, which leaves out what
+    no query of a block sees; everything else a bool (B or 1, 1, T, L).
+    """
     narrow = window is not None and window < keys
     if documents_BT is None or key_documents_BL is None:
         if queries in (1, keys) and not narrow:
             return None
         return causal(queries, keys, device, window)[None, None]
+    if documents_BT.is_cuda and queries == keys >= BLOCK:
+        return document_mask(documents_BT, window)
     same_BTL = documents_BT[:, :, None] == key_documents_BL[:, None, :]
     return (same_BTL & causal(queries, keys, device, window)).unsqueeze(1)
 
@@ -37,5 +48,18 @@ def attention(q_BHTK: Tensor, k_BGLK: Tensor, v_BGLV: Tensor, visible: Visibilit
 
     Query head i reads key/value group i // (H/G)  (arXiv 2305.13245).
     """
+    if isinstance(visible, BlockMask):
+        o_BHTV: Tensor = _flex_attention()(q_BHTK, k_BGLK, v_BGLV, block_mask=visible, scale=scale, enable_gqa=True)
+        return o_BHTV
     causal_square = visible is None and q_BHTK.shape[-2] > 1
     return F.scaled_dot_product_attention(q_BHTK, k_BGLK, v_BGLV, attn_mask=visible, is_causal=causal_square, scale=scale, enable_gqa=True)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention)
+
+
+def _flex_attention() -> Any:
+    """FlexAttention as one kernel: uncompiled it would write out the scores. Inside a compiled layer it becomes part of that layer's graph."""
+    return flex_attention if torch.compiler.is_compiling() else _compiled()
