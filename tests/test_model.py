@@ -166,23 +166,25 @@ def test_metrics_are_means_over_layers():
 
 # -- compilation ------------------------------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("default")      # torch's compiler warns of what it does itself
-@pytest.mark.parametrize(("checkpoint", "graphs"), [("false", 3), ("true", 4)])
-def test_layers_of_a_kind_compile_once(checkpoint, graphs):
-    """The first M, which makes what the pass shares; G; the other Ms; and M where it is recomputed, for it does not count then. No graph breaks,
-    and nothing is compiled after the first step, whatever the documents."""
+@pytest.mark.parametrize(("checkpoint", "most"), [("false", 3), ("true", 4)])
+def test_layers_of_a_kind_compile_once(checkpoint, most):
+    """At most: the first M, which may make what the pass shares; G; the other Ms; and M where it is recomputed, for it does not count then. No
+    graph breaks, and nothing is compiled after the first step, whatever the documents."""
     recipe = tiny(f"train.checkpoint_activations={checkpoint}", "model.pattern=MGMG")
     plain, compiled = build_hymo(recipe).train(), build_hymo(recipe).train()
     torch.compiler.reset()
     counter = CompileCounter()
     for layer in compiled.layers:
         layer.compile(backend=counter, fullgraph=True)
+    compiled_graphs = []
     for documents in (1, 2):
         data = batch(2, 32, documents)
         (_, expected), (_, got) = gradients(plain, data), gradients(compiled, data)
         assert plain.after_optimizer_step() == compiled.after_optimizer_step()
-        assert counter.frame_count == graphs
+        compiled_graphs.append(counter.frame_count)
         for path in expected:
             torch.testing.assert_close(got[path], expected[path], atol=1e-6, rtol=1e-4)
+    assert compiled_graphs[0] == compiled_graphs[1] <= most
 
 
 # -- decoding ---------------------------------------------------------------------------------------------------------------------
