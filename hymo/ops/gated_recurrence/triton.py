@@ -32,6 +32,19 @@ SCAN_TILE = 128
 
 
 @triton.jit
+def _tokens(row, begin, T, LENGTH: tl.constexpr):
+    """Places of LENGTH tokens of a row, and which of them are inside the sequence."""
+    t = begin + tl.arange(0, LENGTH)
+    return row.to(tl.int64) * T + t, t < T
+
+
+@triton.jit
+def _chunks(n, T, SPAN: tl.constexpr, C: tl.constexpr):
+    """Number of chunks of span n that hold tokens."""
+    return tl.cdiv(tl.minimum(T - n * SPAN, SPAN), C)
+
+
+@triton.jit
 def _load_rows(x_ptr, token, inside, head, H, WIDTH: tl.constexpr):
     """Rows `token` of one head of x (B, T, H, WIDTH); zeros outside the sequence."""
     at = (token[:, None] * H + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -51,6 +64,14 @@ def _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constex
     if DOCUMENTS:
         gates = tl.where(tl.load(starts_ptr + token, mask=inside, other=0) != 0, FOREVER, gates)
     return gates
+
+
+@triton.jit
+def _load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constexpr):
+    """Gate of the token after each, 0 after the last: sums of these leave a token's own gate out."""
+    t = tl.arange(0, token.shape[0])
+    last = tl.sum(inside.to(tl.int32), axis=0) - 1
+    return _load_gates(g_ptr, starts_ptr, token + 1, t < last, head, H, DOCUMENTS)
 
 
 @triton.jit
@@ -96,177 +117,221 @@ def _product(x, y):
     return tl.dot(x, y, input_precision="ieee")
 
 
+@triton.jit
+def _walk(state, key, value, path, whole, rates):
+    """The state after a chunk: decay ⊙ state + Σ_t (key_t ⊙ decay_t) ⊗ value_t, each decayed along its path out of the chunk."""
+    added = _product(tl.trans((key * _decay(rates, path)).to(value.dtype)), value)
+    return state * tl.exp2(rates * whole)[:, None] + added
+
+
 # ---- kernels ----------------------------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "N"])
 def _states_kernel(
     key_ptr, value_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, gates_ptr,
     T, H, N,
-    C: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr, REVERSE: tl.constexpr,
+    SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Σ_t (key_t ⊙ decay_t) ⊗ value_t of one chunk, and the sum of its gates.
+    """What one span adds to the state, and the sum of its gates.
 
-    Forward: b and v, decayed to the chunk's end, added at the boundary after it. REVERSE: c and do, decayed to its start, at the boundary before.
+    Forward: b and v, decayed to the span's end, added at the boundary after it. REVERSE: c and do, decayed to its start, at the boundary before.
     """
     head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    t = tl.arange(0, C)
-    inside = n * C + t < T
-    token = row.to(tl.int64) * T + n * C + t
+    token, inside = _tokens(row, n * SPAN, T, SPAN)
     key = _load_rows(key_ptr, token, inside, head, H, S)
     value = _load_rows(value_ptr, token, inside, head, H, D)
     gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+    whole = tl.sum(gates, axis=0)
     if REVERSE:
         path = tl.cumsum(gates, axis=0)
-        boundary = n
     else:
-        following = _load_gates(g_ptr, starts_ptr, token + 1, inside & (t + 1 < C) & (n * C + t + 1 < T), head, H, DOCUMENTS)
-        path = tl.cumsum(following, axis=0, reverse=True)
-        boundary = n + 1
-    decayed = key * _decay(_load_rates(A_ptr, head, S), path)
-    state = _product(tl.trans(decayed.to(value.dtype)), value)
+        path = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
+    state = _product(tl.trans((key * _decay(_load_rates(A_ptr, head, S), path)).to(value.dtype)), value)
     sequence = row * H + head
+    boundary = n if REVERSE else n + 1
     tl.store(states_ptr + _state_at(sequence.to(tl.int64) * (N + 1) + boundary, S, D), state.to(states_ptr.dtype.element_ty))
-    tl.store(gates_ptr + sequence * N + n, tl.sum(gates, axis=0))
+    tl.store(gates_ptr + sequence * N + n, whole)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "N"])
 def _scan_kernel(
     states_ptr, gates_ptr, A_ptr, first_ptr, last_ptr,
     H, N,
-    S: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, GIVEN: tl.constexpr, REVERSE: tl.constexpr,
+    S: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr, GIVEN: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Add up the states in place, boundary after boundary, for TILE of the S·D numbers of one state; loads run STAGES ahead.
+    """Add up the states in place, boundary after boundary, for TILE of the S·D numbers of one state; AHEAD boundaries are loaded at once.
 
     `first` is the state at the boundary where the scan begins (zero unless GIVEN); the one where it ends goes to `last`, in float32.
     """
     sequence = tl.program_id(0)
     number = tl.program_id(1) * TILE + tl.arange(0, TILE)
     rates = tl.minimum(tl.load(A_ptr + (sequence % H) * S + number // D).to(tl.float32) * LOG2_E, SLOWEST)
-    states_ptr += sequence.to(tl.int64) * (N + 1) * (S * D) + number
-    gates_ptr += sequence * N + tl.zeros([TILE], tl.int32)
+    states_ptr += sequence.to(tl.int64) * (N + 1) * (S * D)
+    gates_ptr += sequence * N
     state = tl.zeros([TILE], tl.float32)
     if GIVEN:
         state = tl.load(first_ptr + sequence.to(tl.int64) * (S * D) + number).to(tl.float32)
-    tl.store(states_ptr + (N if REVERSE else 0) * (S * D), state.to(states_ptr.dtype.element_ty))
-    for step in tl.range(0, N, num_stages=STAGES):
-        chunk = N - 1 - step if REVERSE else step
-        boundary = chunk if REVERSE else chunk + 1
-        added = tl.load(states_ptr + boundary.to(tl.int64) * (S * D)).to(tl.float32)
-        state = tl.exp2(rates * tl.load(gates_ptr + chunk)) * state + added
-        tl.store(states_ptr + boundary.to(tl.int64) * (S * D), state.to(states_ptr.dtype.element_ty))
+    tl.store(states_ptr + (N if REVERSE else 0) * (S * D) + number, state.to(states_ptr.dtype.element_ty))
+    ahead = tl.arange(0, AHEAD)
+    for begin in range(0, N, AHEAD):
+        step = begin + ahead
+        span = N - 1 - step if REVERSE else step
+        at = (span if REVERSE else span + 1)[:, None].to(tl.int64) * (S * D) + number[None, :]
+        added = tl.load(states_ptr + at, mask=(step < N)[:, None], other=0.0).to(tl.float32)
+        decay = _decay(rates, tl.load(gates_ptr + span, mask=step < N, other=0.0))
+        states = added
+        for k in tl.static_range(AHEAD):
+            now = (ahead == k)[:, None]
+            state = tl.sum(tl.where(now, decay * state[None, :] + added, 0.0), axis=0)
+            states = tl.where(now, state[None, :], states)
+        tl.store(states_ptr + at, states.to(states_ptr.dtype.element_ty), mask=(step < N)[:, None])
     tl.store(last_ptr + sequence.to(tl.int64) * (S * D) + number, state)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "N"])
+def _entering_kernel(
+    v_ptr, b_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, entering_ptr,
+    T, H, N,
+    C: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
+):  # fmt: skip
+    """The state that enters each chunk of one span."""
+    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    rates = _load_rates(A_ptr, head, S)
+    sequence = (row * H + head).to(tl.int64)
+    state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
+    for chunk in range(_chunks(n, T, SPAN, C)):
+        tl.store(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
+        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
+        v = _load_rows(v_ptr, token, inside, head, H, D)
+        b = _load_rows(b_ptr, token, inside, head, H, S)
+        whole = tl.sum(_load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0)
+        to_end = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
+        state = _walk(state, b, v, to_end, whole, rates)
+
+
+@triton.jit(do_not_specialize=["T", "H", "N"])
 def _outputs_kernel(
     v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr,
     T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):  # fmt: skip
-    """o of one chunk."""
+    """o of one span, chunk after chunk."""
     head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
-    inside = n * C + t < T
-    token = row.to(tl.int64) * T + n * C + t
-    v = _load_rows(v_ptr, token, inside, head, H, D)
-    b = _load_rows(b_ptr, token, inside, head, H, S)
-    c = _load_rows(c_ptr, token, inside, head, H, S)
-    gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
     rates = _load_rates(A_ptr, head, S)
+    state = tl.load(states_ptr + _state_at((row * H + head).to(tl.int64) * (N + 1) + n, S, D)).to(tl.float32)
+    for chunk in range(_chunks(n, T, SPAN, C)):
+        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
+        v = _load_rows(v_ptr, token, inside, head, H, D)
+        b = _load_rows(b_ptr, token, inside, head, H, S)
+        c = _load_rows(c_ptr, token, inside, head, H, S)
+        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        whole = tl.sum(from_start, axis=0)
+        to_end = tl.zeros_like(from_start)
+        scores = tl.where(t[:, None] == t[None, :], _product(c, tl.trans(b)), 0.0)
+        for LEVEL in tl.static_range(LEVELS):
+            upper = (t >> LEVEL) & 1 == 1
+            x = (tl.where(upper[:, None], c, b) * _decay(rates, tl.where(upper, from_start, to_end))).to(v.dtype)
+            scores = tl.where(_meet(t, LEVEL) & (t[:, None] > t[None, :]), _product(x, tl.trans(x)), scores)
+            from_start, to_end = _grow(from_start, to_end, t, LEVEL)
+        o = _product(scores.to(v.dtype), v)
+        o += _product((c * _decay(rates, from_start)).to(v.dtype), state.to(v.dtype))
+        _store_rows(o_ptr, o, token, inside, head, H, D)
+        state = _walk(state, b, v, to_end, whole, rates)
 
-    scores = tl.zeros([C, C], tl.float32)
-    from_start, to_end = gates, tl.zeros_like(gates)
-    for LEVEL in range(LEVELS):
-        upper = (t >> LEVEL) & 1 == 1
-        x = (tl.where(upper[:, None], c, b) * _decay(rates, tl.where(upper, from_start, to_end))).to(v.dtype)
-        scores = tl.where(_meet(t, LEVEL) & (t[:, None] > t[None, :]), _product(x, tl.trans(x)), scores)
-        from_start, to_end = _grow(from_start, to_end, t, LEVEL)
-    o = _product(scores.to(v.dtype), v)
-    o += tl.sum(c.to(tl.float32) * b, axis=1)[:, None] * v
-    entering = tl.load(states_ptr + _state_at((row * H + head).to(tl.int64) * (N + 1) + n, S, D)).to(v.dtype)
-    o += _product((c * _decay(rates, from_start)).to(v.dtype), entering)
-    _store_rows(o_ptr, o, token, inside, head, H, D)
 
-
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "N"])
 def _gradients_kernel(
-    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, do_ptr, dstates_ptr,
+    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, entering_ptr, do_ptr, dstates_ptr,
     dv_ptr, db_ptr, dc_ptr, dg_ptr, dA_ptr,
     T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one chunk's operands; of A, this chunk's share."""
+    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share."""
     head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
-    inside = n * C + t < T
-    token = row.to(tl.int64) * T + n * C + t
-    v = _load_rows(v_ptr, token, inside, head, H, D)
-    do = _load_rows(do_ptr, token, inside, head, H, D)
-    b = _load_rows(b_ptr, token, inside, head, H, S)
-    c = _load_rows(c_ptr, token, inside, head, H, S)
-    gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+    earlier, same = t[:, None] < t[None, :], t[:, None] == t[None, :]
     rates = _load_rates(A_ptr, head, S)
+    sequence = (row * H + head).to(tl.int64)
+    dstate = tl.load(dstates_ptr + _state_at(sequence * (N + 1) + n + 1, S, D)).to(tl.float32)
+    dA_share = tl.zeros([S], tl.float32)
+    chunks = _chunks(n, T, SPAN, C)
+    for step in range(chunks):
+        chunk = chunks - 1 - step
+        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
+        v = _load_rows(v_ptr, token, inside, head, H, D)
+        do = _load_rows(do_ptr, token, inside, head, H, D)
+        b = _load_rows(b_ptr, token, inside, head, H, S)
+        c = _load_rows(c_ptr, token, inside, head, H, S)
+        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        starts = (from_start >= FOREVER).to(tl.int32)
+        whole = tl.sum(from_start, axis=0)
+        to_end = tl.zeros_like(from_start)
 
-    # Through the scores, level by level as in the forward. Both triangles of dpairs are kept, since a level's X holds rows of c and rows of b.
-    # dlog is the gradient of an exponent A·path, signed: t's gates are in a path that ends at t, and out of one that begins there.
-    earlier = t[:, None] < t[None, :]
-    dpairs = tl.where(earlier, _product(v, tl.trans(do)), _product(do, tl.trans(v))).to(v.dtype)
-    scores_transposed = tl.zeros([C, C], tl.float32)
-    db, dc = tl.zeros([C, S], tl.float32), tl.zeros([C, S], tl.float32)
-    dlog, dA = tl.zeros([C, S], tl.float32), tl.zeros([C, S], tl.float32)
-    from_start, to_end = gates, tl.zeros_like(gates)
-    for LEVEL in range(LEVELS):
-        upper = (t >> LEVEL) & 1 == 1
-        path = tl.where(upper, from_start, -to_end)
-        decay = _decay(rates, tl.abs(path))
-        x = (tl.where(upper[:, None], c, b) * decay).to(v.dtype)
-        meet = _meet(t, LEVEL)
-        scores_transposed = tl.where(meet & earlier, _product(x, tl.trans(x)), scores_transposed)
-        dx = _product(tl.where(meet, dpairs, 0.0).to(v.dtype), x)
-        dlog_level = tl.where(upper[:, None], dx, -dx) * x     # with X as rounded: then a pair's two ends cancel outside their path
-        dlog += dlog_level
-        dA += dlog_level * path[:, None]
-        dx *= decay
-        dc += tl.where(upper[:, None], dx, 0.0)
-        db += tl.where(upper[:, None], 0.0, dx)
-        from_start, to_end = _grow(from_start, to_end, t, LEVEL)
-    dv = _product(scores_transposed.to(v.dtype), do)
+        # Through the scores. Both triangles of dpairs are kept, since a level's X holds rows of c and rows of b. A token with itself first.
+        dpairs = tl.where(earlier, _product(v, tl.trans(do)), _product(do, tl.trans(v)))
+        scores_transposed = tl.where(same, _product(b, tl.trans(c)), 0.0)
+        dself = tl.where(same, dpairs, 0.0).to(v.dtype)
+        dc, db = _product(dself, b), _product(dself, c)
+        dpairs = dpairs.to(v.dtype)
 
-    # A token with itself.
-    dself = tl.sum(do.to(tl.float32) * v, axis=1)[:, None]
-    dc += dself * b
-    db += dself * c
-    dv += tl.sum(c.to(tl.float32) * b, axis=1)[:, None] * do
+        # Level by level, as in the forward. dlog is the gradient of an exponent A·path, signed: t's gate is in a path that ends at t, and out of
+        # one that begins there. It takes X as rounded for the products; then the two ends of a pair cancel outside their path.
+        one = same.to(v.dtype)
+        c_wide, b_wide = _product(one, c), _product(one, b)     # b and c in the layout that products leave, where all the rest is
+        dlog, dA = tl.zeros([C, S], tl.float32), tl.zeros([C, S], tl.float32)
+        for LEVEL in range(LEVELS):
+            upper = (t >> LEVEL) & 1
+            path = tl.where(upper == 1, from_start, to_end)
+            sign = (2 * upper - 1).to(tl.float32)
+            decay = _decay(rates, path)
+            x = (tl.where((upper == 1)[:, None], c_wide, b_wide) * decay).to(v.dtype)
+            meet = _meet(t, LEVEL)
+            scores_transposed = tl.where(meet & earlier, _product(x, tl.trans(x)), scores_transposed)
+            dx = _product(tl.where(meet, dpairs, 0.0).to(v.dtype), x)
+            dlog_level = dx * x
+            dlog += dlog_level * sign[:, None]
+            dA += dlog_level * path[:, None]
+            dx *= decay
+            dc += dx * upper.to(tl.float32)[:, None]
+            db += dx * (1 - upper).to(tl.float32)[:, None]
+            from_start, to_end = _grow(from_start, to_end, t, LEVEL)
+        dv = _product(scores_transposed.to(v.dtype), do)
 
-    # Through the state that enters, the one that leaves, and straight from one to the other.
-    boundary = (row * H + head).to(tl.int64) * (N + 1) + n
-    entering = tl.load(states_ptr + _state_at(boundary, S, D))
-    dleaving = tl.load(dstates_ptr + _state_at(boundary + 1, S, D))
-    whole = tl.sum(gates, axis=0)
-    dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dleaving.to(tl.float32), axis=1)
-    dA_whole = dlog_whole * whole
+        # Through the state that enters, the one that leaves, and straight from one to the other.
+        entering = tl.load(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D))
+        dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dstate, axis=1)
+        dA_share += dlog_whole * whole
 
-    dc_in = _product(do, tl.trans(entering.to(v.dtype))) * _decay(rates, from_start)
-    dc += dc_in
-    dlog += dc_in * c
-    dA += dc_in * c * from_start[:, None]
+        dc_in = _product(do, tl.trans(entering.to(v.dtype))) * _decay(rates, from_start)
+        dc += dc_in
+        dlog_in = dc_in * c_wide
+        dA += dlog_in * from_start[:, None]
 
-    decay = _decay(rates, to_end)
-    dv += _product((b * decay).to(v.dtype), dleaving.to(v.dtype))
-    db_out = _product(v, tl.trans(dleaving.to(v.dtype))) * decay
-    db += db_out
-    dlog -= db_out * b
-    dA += db_out * b * to_end[:, None]
-    dlog_whole += tl.sum(db_out * b, axis=0)
+        decay = _decay(rates, to_end)
+        dv += _product((b_wide * decay).to(v.dtype), dstate.to(v.dtype))
+        db_out = _product(v, tl.trans(dstate.to(v.dtype))) * decay
+        db += db_out
+        dlog_out = db_out * b_wide
+        dA += dlog_out * to_end[:, None]
 
-    dlog = tl.cumsum(tl.sum(dlog * rates[None, :], axis=1), axis=0, reverse=True) + tl.sum(dlog_whole * rates, axis=0)
-    _store_rows(dv_ptr, dv, token, inside, head, H, D)
-    _store_rows(db_ptr, db, token, inside, head, H, S)
-    _store_rows(dc_ptr, dc, token, inside, head, H, S)
-    tl.store(dg_ptr + token * H + head, (dlog / LOG2_E).to(dg_ptr.dtype.element_ty), mask=inside)
+        # An exponent's gradient goes to every gate in its path: to the gates before t for a path that ends at t, else to those after.
+        into = tl.sum((dlog + dlog_in) * rates[None, :], axis=1)[:, None]
+        out_of = tl.sum(dlog_out * rates[None, :], axis=1)[:, None]
+        shares = tl.where(earlier, out_of, into)                                      # [t, j]: what the path of t gives to the gate of j
+        if DOCUMENTS:
+            document = tl.cumsum(starts, axis=0)
+            shares = tl.where((document[:, None] == document[None, :]) & (starts == 0)[None, :], shares, 0.0)
+        dg = tl.sum(shares, axis=0) + tl.sum(dlog_whole * rates, axis=0)
+        dA_share += tl.sum(dA, axis=0)
+        _store_rows(dv_ptr, dv, token, inside, head, H, D)
+        _store_rows(db_ptr, db, token, inside, head, H, S)
+        _store_rows(dc_ptr, dc, token, inside, head, H, S)
+        tl.store(dg_ptr + token * H + head, (dg / LOG2_E).to(dg_ptr.dtype.element_ty), mask=inside)
+        dstate = _walk(dstate, c, do, from_start, whole, rates)
     share = (row * N + n) * H + head
-    tl.store(dA_ptr + share.to(tl.int64) * S + tl.arange(0, S), tl.sum(dA, axis=0) + dA_whole)
+    tl.store(dA_ptr + share.to(tl.int64) * S + tl.arange(0, S), dA_share)
 
 
 # ---- launches ---------------------------------------------------------------------------------------------------------------------------
@@ -276,45 +341,50 @@ class _Sizes(NamedTuple):
     """Fixed launch parameters by state size: tuning at run time would cost more than it gains."""
 
     chunk: int
+    span: int
     warps_states: int
-    warps_outputs: int
-    warps_gradients: int
+    warps_walk: int
 
 
 def _sizes(S: int, D: int) -> _Sizes:
     area = S * D
     if area <= 32 * 32:
-        return _Sizes(chunk=32, warps_states=1, warps_outputs=1, warps_gradients=1)
+        return _Sizes(chunk=16, span=128, warps_states=4, warps_walk=1)
     if area <= 64 * 64:
-        return _Sizes(chunk=32, warps_states=2, warps_outputs=2, warps_gradients=4)
-    return _Sizes(chunk=32, warps_states=4, warps_outputs=4, warps_gradients=8)
+        return _Sizes(chunk=16, span=128, warps_states=4, warps_walk=2)
+    return _Sizes(chunk=16, span=128, warps_states=8, warps_walk=4)
 
 
 def _boundary_states(
     key: Tensor, value: Tensor, g: Tensor, starts: Tensor | None, A: Tensor, first: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor]:
-    """States at the N + 1 chunk boundaries (B, H, N+1, S, D), and in float32 the one at the far end."""
+    """States at the N + 1 span boundaries (B, H, N+1, S, D), and in float32 the one at the far end."""
     B, T, H, S = key.shape
     D = value.shape[-1]
     sizes = _sizes(S, D)
-    N = triton.cdiv(T, sizes.chunk)
-    states = value.new_empty(B, H, N + 1, S, D, dtype=torch.bfloat16 if value.dtype == torch.bfloat16 else torch.float32)
+    N = triton.cdiv(T, sizes.span)
+    states = value.new_empty(B, H, N + 1, S, D, dtype=_state_dtype(value))
     gates = value.new_empty(B, H, N, dtype=torch.float32)
     last = value.new_empty(B, H, S, D, dtype=torch.float32)
     _states_kernel[H, N, B](
         key, value, g, starts, A, states, gates, T, H, N,
-        C=sizes.chunk, S=S, D=D, DOCUMENTS=starts is not None, REVERSE=reverse, num_warps=sizes.warps_states,
+        SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, REVERSE=reverse, num_warps=sizes.warps_states,
     )  # fmt: skip
     _scan_kernel[B * H, S * D // SCAN_TILE](
-        states, gates, A, first, last, H, N, S=S, D=D, TILE=SCAN_TILE, STAGES=4, GIVEN=first is not None, REVERSE=reverse, num_warps=1
+        states, gates, A, first, last, H, N, S=S, D=D, TILE=SCAN_TILE, AHEAD=8, GIVEN=first is not None, REVERSE=reverse, num_warps=1
     )  # fmt: skip
     return states, last
+
+
+def _state_dtype(value: Tensor) -> torch.dtype:
+    return torch.bfloat16 if value.dtype == torch.bfloat16 else torch.float32
 
 
 @torch.library.custom_op("hymo::gated_recurrence", mutates_args=())
 def _forward(
     v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor, initial_state: Tensor | None, starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """o, the final state, and the states at the span boundaries, which the backward starts from."""
     v, b, c, g, A = (x.contiguous() for x in (v, b, c, g, A))
     initial_state, starts = (x if x is None else x.contiguous() for x in (initial_state, starts))
     B, T, H, D = v.shape
@@ -325,50 +395,63 @@ def _forward(
     N = states.shape[2] - 1
     _outputs_kernel[H, N, B](
         v, b, c, g, starts, A, states, o, T, H, N,
-        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_outputs,
+        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
     )  # fmt: skip
-    return o, final_state
+    return o, final_state, states
 
 
 @_forward.register_fake
 def _(v, b, c, g, A, initial_state, starts):  # type: ignore[no-untyped-def]
-    return v.new_empty(v.shape), v.new_empty(v.shape[0], v.shape[2], A.shape[1], v.shape[3], dtype=torch.float32)
+    B, T, H, D = v.shape
+    S = A.shape[1]
+    N = (T + _sizes(S, D).span - 1) // _sizes(S, D).span
+    return v.new_empty(v.shape), v.new_empty(B, H, S, D, dtype=torch.float32), v.new_empty(B, H, N + 1, S, D, dtype=_state_dtype(v))
 
 
 @torch.library.custom_op("hymo::gated_recurrence_backward", mutates_args=())
 def _backward(
-    v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor, initial_state: Tensor | None, starts: Tensor | None, do: Tensor, dfinal_state: Tensor
+    v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor, starts: Tensor | None, states: Tensor, do: Tensor, dfinal_state: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    v, b, c, g, A, do, dfinal_state = (x.contiguous() for x in (v, b, c, g, A, do, dfinal_state))
-    initial_state, starts = (x if x is None else x.contiguous() for x in (initial_state, starts))
+    """Gradients of v, b, c, g, A and the initial state."""
+    v, b, c, g, A, do = (x.contiguous() for x in (v, b, c, g, A, do))
+    dfinal_state, starts = (x if x is None else x.contiguous() for x in (dfinal_state, starts))
     B, T, H, D = v.shape
     S = A.shape[1]
     sizes = _sizes(S, D)
-    states, _ = _boundary_states(b, v, g, starts, A, initial_state, reverse=False)
-    dstates, dinitial_state = _boundary_states(c, do, g, starts, A, dfinal_state, reverse=True)
     N = states.shape[2] - 1
+    entering = states.new_empty(B, H, N * sizes.span // sizes.chunk, S, D)
+    _entering_kernel[H, N, B](
+        v, b, g, starts, A, states, entering, T, H, N,
+        C=sizes.chunk, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
+    )  # fmt: skip
+    dstates, dinitial_state = _boundary_states(c, do, g, starts, A, dfinal_state, reverse=True)
     dv, db, dc, dg = (torch.empty_like(x) for x in (v, b, c, g))
     dA_shares = A.new_empty(B * N, H, S, dtype=torch.float32)
     _gradients_kernel[H, N, B](
-        v, b, c, g, starts, A, states, do, dstates, dv, db, dc, dg, dA_shares, T, H, N,
-        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_gradients,
+        v, b, c, g, starts, A, entering, do, dstates, dv, db, dc, dg, dA_shares, T, H, N,
+        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
     )  # fmt: skip
     return dv, db, dc, dg, dA_shares.sum(0).to(A.dtype), dinitial_state
 
 
 @_backward.register_fake
-def _(v, b, c, g, A, initial_state, starts, do, dfinal_state):  # type: ignore[no-untyped-def]
-    return *(x.new_empty(x.shape) for x in (v, b, c, g, A)), torch.empty_like(dfinal_state, memory_format=torch.contiguous_format)
+def _(v, b, c, g, A, starts, states, do, dfinal_state):  # type: ignore[no-untyped-def]
+    dinitial_state = states.new_empty(*states.shape[:2], *states.shape[3:], dtype=torch.float32)
+    return *(x.new_empty(x.shape) for x in (v, b, c, g, A)), dinitial_state
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs)
+    v, b, c, g, A, initial_state, starts = inputs
+    ctx.save_for_backward(v, b, c, g, A, starts, output[2])
+    ctx.initial_dtype = None if initial_state is None else initial_state.dtype
+    ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, do, dfinal_state):  # type: ignore[no-untyped-def]
-    initial_state = ctx.saved_tensors[5]
-    *gradients, dinitial_state = _backward(*ctx.saved_tensors, do, dfinal_state)
-    return *gradients, None if initial_state is None else dinitial_state.to(initial_state.dtype), None
+def _differentiate(ctx, do, dfinal_state, _):  # type: ignore[no-untyped-def]
+    v, b, c, g, A, starts, states = ctx.saved_tensors
+    do = torch.zeros_like(v) if do is None else do
+    *gradients, dinitial_state = _backward(v, b, c, g, A, starts, states, do, dfinal_state)
+    return *gradients, None if ctx.initial_dtype is None else dinitial_state.to(ctx.initial_dtype), None
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -389,5 +472,5 @@ def gated_recurrence_triton(
     if pad_S or pad_D:
         v_BTHD, b_BTHS, c_BTHS, A_HS = F.pad(v_BTHD, (0, pad_D)), *(F.pad(x, (0, pad_S)) for x in (b_BTHS, c_BTHS, A_HS))
         initial_state_BHSD = None if initial_state_BHSD is None else F.pad(initial_state_BHSD, (0, pad_D, 0, pad_S))
-    o, final_state = _forward(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
+    o, final_state, _ = _forward(v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS, initial_state_BHSD, starts_BT)
     return o[..., :D], final_state[:, :, :S, :D]
