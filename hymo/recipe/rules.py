@@ -37,7 +37,7 @@ def _broken(recipe: Recipe) -> Iterator[tuple[Sequence[Keys], str]]:
     if train.tokens_per_step % train.seq_len:
         keys = [("train", "tokens_per_step"), ("train", "seq_len")]
         yield keys, f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"
-    entries = _tokenizer_entries(recipe.data.tokenizer)
+    entries = 0 if recipe.data.source.startswith("synthetic:") else _tokenizer_entries(recipe.data.tokenizer)
     if entries > model.vocab_size:
         keys = [("model", "vocab_size"), ("data", "tokenizer")]
         yield keys, f"model.vocab_size must hold the {entries} entries of data.tokenizer={recipe.data.tokenizer}, but got {model.vocab_size}"

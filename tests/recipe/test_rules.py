@@ -56,3 +56,7 @@ def test_symbols_must_all_be_used_and_null_takes_one_out(recipe_file):
 def test_every_block_is_asked_at_every_place_it_stands(recipe_file):
     with pytest.raises(RecipeError, match=r"in layer G2$"):
         load_recipe(recipe_file, ["model.overrides.before:A={mixer: {type: narrow, heads: 5}}"])
+
+
+def test_a_task_has_no_tokenizer_to_make_room_for(recipe_file):
+    assert load_recipe(recipe_file, ["model.vocab_size=16", "data.source=synthetic:copy"]).model.vocab_size == 16
