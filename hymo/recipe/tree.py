@@ -155,7 +155,13 @@ class TrainConfig(Settings):
     threads: int | None = Field(default=None, gt=0, description="CPU threads; by default torch's own choice")
     compile: bool | Literal["auto"] = Field(default="auto", description="torch.compile each layer; auto: on a GPU")
     checkpoint_activations: bool = Field(default=False, description="recompute each layer in the backward pass instead of keeping its activations")
-    on_bad_loss: Literal["stop", "skip", "rollback"] = Field(default="stop", description="what a loss or gradient that is not finite does")
+    on_bad_loss: Literal["stop", "skip", "rollback"] = Field(
+        default="stop", description="what a loss or gradient that is not finite does, and a loss that is a spike"
+    )
+    spike_sigma: float | None = Field(
+        default=None, gt=0, description="a loss this many standard deviations above the last good ones is a spike (6 is usual); null: none is"
+    )
+    spike_window: int = Field(default=128, ge=4, le=MAX_DIM, description="good losses that a spike is measured against; half of them must be known")
 
 
 class EvalConfig(Settings):

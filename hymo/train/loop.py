@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from hymo.data import Data, open_data
-from hymo.errors import BudgetError, CheckpointError
+from hymo.data.tokenizer import JsonTokenizer
+from hymo.data.train_tokenizer import save_tokenizer
+from hymo.errors import CheckpointError
 from hymo.evaluate import evaluate
 from hymo.recipe import Recipe
 from hymo.train import checkpoint
 from hymo.train.checkpoint import Checkpoint
 from hymo.train.device import peak_bytes
-from hymo.train.micro_batch import needs
+from hymo.train.micro_batch import within_memory
 from hymo.train.parallel import World, joined
 from hymo.train.progress import Progress, check_same, state_of
 from hymo.train.schedule import interval, total_steps
@@ -57,7 +57,7 @@ class TrainResult:
     losses: list[float]
     validation: list[tuple[int, float, float | None]]
     run_dir: Path
-    bad_steps: list[int] = field(default_factory=list)      # steps whose loss or gradient was not finite
+    bad_steps: list[int] = field(default_factory=list)      # steps whose loss or gradient was not finite, or whose loss was a spike
     message: str = ""                                       # why it stopped, when it did not finish
 
 
@@ -76,10 +76,6 @@ def train(recipe: Recipe, *, run_dir: Path, tracker: Tracker | None = None, resu
             result = run.go(resume, stop)
             status = result.status
             return result
-        except torch.OutOfMemoryError as error:
-            rows = run.session.stepper.micro_batch
-            raise BudgetError(f"a step must fit the GPU, but there was not enough memory for micro-batches of {rows} rows, about "
-                              f"{needs(recipe, rows, world)}; set train.micro_batch to less, or train.checkpoint_activations=true") from error
         finally:
             run.close(status)
 
@@ -94,7 +90,8 @@ class Run:
         self.steps = total_steps(recipe.train)
         self.validate_every, self.save_every = interval(recipe.eval.every, self.steps), interval(recipe.run.checkpoint_every, self.steps)
         self.checkpoints = run_dir / "checkpoints"
-        self.session = Session(recipe, self.data, world)
+        with within_memory("the model and its optimizer", recipe, 1, world):
+            self.session = Session(recipe, self.data, world)
         self.progress = Progress()
         self.position = {"loader": self.session.feed.loader.state_dict(), "batches": 0}     # of the feed, after the last step that was launched
         self.inflight: deque[tuple[int, int, Pending]] = deque()                            # (step, number of its batch, its numbers)
@@ -108,6 +105,8 @@ class Run:
         if self.world.first:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             checkpoint.discard_partial(self.checkpoints)
+            if isinstance(self.data.tokenizer, JsonTokenizer):      # whoever uses the run later needs no data
+                save_tokenizer(self.data.tokenizer, self.run_dir / "tokenizer.json")
         if not resume and checkpoint.paths(self.checkpoints):
             raise CheckpointError(f"a new run needs a folder of its own, but {self.run_dir} holds checkpoints; resume it, or name another folder")
         found = self.newest() if resume else None
@@ -131,7 +130,8 @@ class Run:
             if self.world.size == 1 and stop():
                 return self.stopped()
             fed = self.session.feed.next()
-            pending = self.session.stepper(fed, launched, stop())
+            with within_memory("a step", self.recipe, self.session.stepper.micro_batch, self.world):
+                pending = self.session.stepper(fed, launched, stop())
             launched, self.position = launched + 1, fed.state
             self.inflight.append((launched, fed.index, pending))
             last = launched == self.steps
@@ -175,15 +175,14 @@ class Run:
     def account(self, step: int, batch: int, pending: Pending) -> Verdict:
         """Record one step: history, log, callback, and the policy for one that is not finite."""
         values = pending.read()
-        bad, stop = values.pop("bad") > 0, values.pop("stop") > 0
+        bad, spike, stop = values.pop("bad") > 0, values.pop("spike", 0) > 0, values.pop("stop") > 0
         seconds, self.clock = -self.clock + (now := time.perf_counter()), now
         progress = self.progress
         if bad:
             progress.bad_steps.append(step)
-            verdict = self.bad_step(step, batch)
+            verdict = self.bad_step(step, batch, values["loss/main"] if spike else None)
             if verdict != "go":
                 return verdict
-            values["progress/bad_steps"] = len(progress.bad_steps)
         progress.step = step
         progress.losses.append(values["loss/main"])
         tokens = step * self.recipe.train.tokens_per_step
@@ -192,6 +191,8 @@ class Run:
             values["speed/mfu"] = mfu
         values["memory/bytes_peak"] = peak_bytes(self.world.device)
         values["progress/tokens"] = tokens
+        counts = {"progress/bad_steps": len(progress.bad_steps), "progress/rollbacks": len(progress.rollbacks)}
+        values.update({name: count for name, count in counts.items() if count})
         if step > self.logged and (step % self.recipe.run.log_every == 0 or step in (1, self.steps) or bad):
             self.tracker.metrics(step, values)
         self.logged = max(self.logged, step)
@@ -199,10 +200,13 @@ class Run:
             self.on_step(StepInfo(step, self.steps, values["loss/main"], tokens, seconds, values))
         return "stop" if stop else "go"
 
-    def bad_step(self, step: int, batch: int) -> Verdict:
-        """What `train.on_bad_loss` says about a step whose loss or gradient is not finite. It moved no weight."""
-        policy, progress = self.recipe.train.on_bad_loss, self.progress
-        self.message = f"the loss or the gradient of step {step} is not finite (train.on_bad_loss={policy})"
+    def bad_step(self, step: int, batch: int, spike: float | None) -> Verdict:
+        """What `train.on_bad_loss` says about a step whose loss or gradient is not finite, or whose loss is a `spike`. It moved no weight."""
+        train, progress = self.recipe.train, self.progress
+        policy, what = train.on_bad_loss, f"the loss or the gradient of step {step} is not finite"
+        if spike is not None:
+            what = f"the loss of step {step}, {spike:.4g}, is a spike of more than train.spike_sigma={train.spike_sigma:g} standard deviations"
+        self.message = f"{what} (train.on_bad_loss={policy})"
         if policy == "skip" and not all(step - i in progress.bad_steps for i in range(PATIENCE)):
             log.warning("%s; the batch is skipped, %d so far", self.message, len(progress.bad_steps))
             return "go"
@@ -215,7 +219,6 @@ class Run:
                 self.restore(found)
                 self.progress.bad_steps, self.progress.skip, self.progress.rollbacks = bad_steps, skip, rollbacks
                 self.session.feed.rewind(self.position, skip)
-                self.tracker.metrics(step, {"progress/rollbacks": len(rollbacks)})
                 return "rolled back"
         self.message += "; lower the learning rates, or set train.on_bad_loss=skip or rollback" if policy == "stop" else f", {PATIENCE} times over"
         log.error("%s", self.message)
@@ -224,7 +227,9 @@ class Run:
     # -- validation and checkpoints -----------------------------------------------------------------------------------------------
     def validate(self) -> None:
         """Held-out loss, and bits per byte."""
-        found = evaluate(self.session.model, self.data, self.recipe, world=self.world, rows=self.session.stepper.micro_batch)
+        rows = self.session.stepper.micro_batch
+        with within_memory("a validation", self.recipe, rows, self.world):
+            found = evaluate(self.session.model, self.data, self.recipe, world=self.world, rows=rows)
         step = self.progress.step
         self.progress.validation.append((step, found.loss, found.bpb))
         if step <= self.validated:      # a rollback came by here again
@@ -257,6 +262,9 @@ class Run:
         self.session.load(found)
         self.progress, self.position = Progress.of(found.state), found.state["position"]
         self.session.feed.rewind(self.position, self.progress.skip)
+        if self.session.stepper.spikes is not None:
+            skipped = set(self.progress.bad_steps if self.recipe.train.on_bad_loss == "skip" else ())    # a rollback repeats the step, and it is good
+            self.session.stepper.spikes.refill([loss for step, loss in enumerate(self.progress.losses, 1) if step not in skipped])
 
     def close(self, status: str) -> None:
         """End the feed's thread and the tracked run."""

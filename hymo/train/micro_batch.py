@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -62,6 +64,18 @@ def estimated(recipe: Recipe, world: World) -> int:
 def needs(recipe: Recipe, rows: int, world: World) -> str:
     """The estimate in words: 'weights 4.20, gradients 4.20, … GiB'."""
     return ", ".join(f"{name} {size / 2**30:.2f}" for name, size in memory(recipe, rows, world.device.type).items()) + " GiB"
+
+
+@contextmanager
+def within_memory(what: str, recipe: Recipe, rows: int, world: World) -> Iterator[None]:
+    """Say of GPU memory that runs out in `what` which parts fill it at `rows` rows at once, and what to change. Raises BudgetError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise BudgetError(
+            f"{what} must fit the GPU, but its memory ran out with micro-batches of {rows} rows, about {needs(recipe, rows, world)}; "
+            "set train.micro_batch to less or to auto, or train.checkpoint_activations=true, or take a smaller scale or more devices"
+        ) from error
 
 
 def tried(stepper: Stepper, recipe: Recipe, heads: int) -> int:

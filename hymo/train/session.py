@@ -18,6 +18,7 @@ from hymo.train.orthogonal import arithmetic
 from hymo.train.parallel import World, shard
 from hymo.train.schedule import WSD, rows_per_step, total_steps
 from hymo.train.step import Stepper
+from hymo.train.spike import SpikeWatch
 from hymo.train.tracker import Fact
 
 
@@ -45,6 +46,7 @@ class Session:
         self.stepper = Stepper(
             self.model, self.optimizers, WSD(recipe.schedule, total_steps(train)), world, self.dtype, rows, recipe.optimizer.grad_clip,
             restore_on_bad=train.on_bad_loss == "skip",
+            spikes=SpikeWatch(train.spike_sigma, train.spike_window, device) if train.spike_sigma else None,
         )
         if device.type == "cuda":
             self.stepper.micro_batch = micro_batch.tried(self.stepper, recipe, heads)

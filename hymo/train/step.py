@@ -15,6 +15,7 @@ from hymo.train.feed import Fed
 from hymo.train.optimizer import Optimizers, clip_gradients, gradient_squares
 from hymo.train.parallel import World
 from hymo.train.schedule import WSD
+from hymo.train.spike import SpikeWatch
 
 
 class Pending:
@@ -51,6 +52,7 @@ class Stepper:
     micro_batch: int
     grad_clip: float
     restore_on_bad: bool                                # a bad step leaves the balancing state as it was, too
+    spikes: SpikeWatch | None = None
     balancing: list[Tensor] = field(init=False)         # what moves without a gradient: counters, load averages, router biases
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class Stepper:
             Σ main_sum/main_count + Σ_k w_k Σ mtp_sum_k/mtp_count_k + mean(aux)
 
         over all rows of all ranks, with the counts of the whole step, so that neither the micro-batch nor the number of ranks matters. When the
-        gradient is not finite, weights and moments stay as they are.
+        gradient is not finite, or the loss is a spike, weights and moments stay as they are.
         """
         before = [tensor.clone() for tensor in self.balancing] if self.restore_on_bad else []
         totals = self.backward(fed.batch, self.world.sum(fed.counts))
@@ -73,6 +75,10 @@ class Stepper:
         summed = dict(zip(totals, self.world.sum(torch.stack([t.detach().float() for t in totals.values()])).unbind(), strict=True))
         norm = summed.pop("squares").sqrt()
         bad = (~(norm.isfinite() & summed["loss/total"].isfinite())).float()
+        if self.spikes is not None:
+            summed["spike"] = (self.spikes(summed["loss/main"]) & ~bad.bool()).float()
+            bad = bad + summed["spike"]
+            self.spikes.remember(summed["loss/main"], bad)
         clip_gradients(parameters, norm, self.grad_clip)
         rates = self.optimizers.step(self.schedule(update), bad)
         self.optimizers.zero_grad()

@@ -235,7 +235,7 @@ def test_gpu_memory_that_runs_out_is_one_clear_error(tiny: Tiny, opened: Data, t
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(HyMo, "loss", full)
-    with pytest.raises(BudgetError, match=r"micro-batches of 4 rows, about weights .* GiB; set train\.micro_batch to less"):
+    with pytest.raises(BudgetError, match=r"micro-batches of 4 rows, about weights .* GiB; set train\.micro_batch to less or to auto"):
         train(tiny(), run_dir=tmp_path, data=opened)
 
 
