@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import os
 import threading
 import time
@@ -38,14 +37,25 @@ PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S = 2.0, 60.0, 20.0  # between sendings; at m
 VIEW = "hymo"  # the shared view of an experiment's page whose table shows these columns
 COLUMNS = (*(f"metrics.`{name}`" for name in ("val/loss", "val/bpb", "loss/main", "speed/tokens_per_s", "cost/params_active")),
            *(f"tags.`hymo.{name}`" for name in ("scale", "overrides")))  # fmt: skip
+QUIET = {  # MLflow reads these when it is imported; what the user has set stands
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # we try again ourselves, and later
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+for _name, _value in QUIET.items():
+    os.environ.setdefault(_name, _value)
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 
 
 def address(tracking: str) -> str:
     """What `run.tracking` means here: `auto` is $MLFLOW_TRACKING_URI, or else mlflow.db in the working folder."""
-    if tracking != "auto":
-        return tracking
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    if tracking == "auto":
+        tracking = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    database = local_database(tracking)
+    return f"sqlite:///{database.absolute()}" if database else tracking
 
 
 def local_database(tracking: str) -> Path | None:
@@ -57,16 +67,6 @@ def client(tracking: str) -> MlflowClient:
     """A quiet client of the store at `tracking`, its schema made if it is new. Several processes may ask at once."""
     if importlib.util.find_spec("mlflow") is None:
         raise MissingExtra("tracking needs MLflow, which is not installed; `pip install mlflow`, or set run.tracking=none")
-    for name, value in {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # we try again ourselves, and later
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-        "MLFLOW_LOGGING_LEVEL": "ERROR",
-        "GIT_PYTHON_REFRESH": "quiet",
-    }.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
     from mlflow.tracking import MlflowClient
 
     database = local_database(tracking)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 app = typer.Typer()
-data = typer.Typer(no_args_is_help=True, help="Look at, and prepare, the text that a recipe reads.")
+data = typer.Typer(no_args_is_help=True, help="Look at and prepare the text of a recipe.")
 tokenizer = typer.Typer(no_args_is_help=True, help="Train a tokenizer.")
 app.add_typer(data, name="data")
 app.add_typer(tokenizer, name="tokenizer")

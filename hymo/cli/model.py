@@ -20,7 +20,7 @@ app = typer.Typer()
 
 @app.command("count-params")
 def count_params(words: Words = None, scale: Scale = None, json: Json = False, allow_code: AllowCode = False) -> None:
-    """Count parameters, FLOPs, decoding state and training memory, without allocating the model."""
+    """Count parameters, FLOPs, state and memory. Nothing of the model is allocated."""
     from hymo.cost import count, memory
 
     recipe = load(words, scale, allow_code)
@@ -55,7 +55,7 @@ def print_cost(recipe: Recipe, cost: Cost, parts: dict[str, int]) -> None:
 def schema(
     output: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="file to write; by default it is printed")] = None,
 ) -> None:
-    """Write the JSON schema of a recipe: editors complete and check recipes with it."""
+    """Write the JSON schema of recipes. An editor completes and checks recipes with it."""
     import json
 
     from hymo.recipe import json_schema

@@ -21,7 +21,7 @@ app.add_typer(recipes, name="recipes")
 
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="folder to fill")] = Path()) -> None:
-    """Copy the shipped recipes and experiments into a folder of your own, with the schema that lets an editor check them."""
+    """Copy recipes and experiments to a folder. The schema that lets an editor check recipes comes with them."""
     import json
 
     from hymo.ablate.definition import folder as experiments_folder
@@ -81,7 +81,7 @@ def first_sentence(doc: str | None) -> str:
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine offers, and what stands in the way of a run. Exit code 2 when something does."""
+    """Check what this machine offers. Exit code 2 when something stands in the way of a run."""
     wrong = 0
     for name, look in CHECKS.items():
         try:

@@ -75,7 +75,7 @@ def run(
 
 @app.command()
 def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: Json = False, allow_code: AllowCode = False) -> None:
-    """Go on with a run that was stopped or killed, from its newest whole checkpoint."""
+    """Go on with a stopped or killed run. It takes up at its newest whole checkpoint."""
     from hymo import display
     from hymo.cli.runs import folder_of
     from hymo.recipe import load_recipe

@@ -24,7 +24,7 @@ Tracking = Annotated[str, typer.Option("--tracking", metavar="URI", help="MLflow
 
 @app.command()
 def runs(output: Output = Path("runs"), json: Json = False) -> None:
-    """List the runs of this folder, with where each of them stands."""
+    """List the runs of this folder."""
     from hymo.display import finite
     from hymo.runs import list_runs
 
@@ -66,7 +66,7 @@ def folder_of(run: str, output: Path) -> Path:
 
 @app.command()
 def sync(output: Output = Path("runs")) -> None:
-    """Send what a tracking server that was down has missed: every journal goes on where it stopped."""
+    """Send MLflow what it missed while it was down. Every journal goes on where it stopped."""
     from hymo import tracking
 
     done = tracking.sync(output)
@@ -83,7 +83,7 @@ def ui(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="port on 127.0.0.1")] = 5000,
     tracking: Tracking = "auto",
 ) -> None:
-    """Start MLflow's page at this folder's store, on 127.0.0.1 only. Ctrl-C ends it."""
+    """Start MLflow's page of this folder's runs. It is on 127.0.0.1 only, and Ctrl-C ends it."""
     from hymo.tracking import address, table
 
     store = address(tracking)

@@ -17,7 +17,7 @@ app = typer.Typer()
 
 @app.command()
 def show(words: Words = None, scale: Scale = None, allow_code: AllowCode = False) -> None:
-    """Draw the resolved stack, layer by layer; what an override changed is marked."""
+    """Draw the resolved stack, layer by layer. What an override changed is marked."""
     from rich.table import Table
 
     from hymo.cost import count
