@@ -23,10 +23,11 @@ def grouped_linear(x_ND: Tensor, weight_EFD: Tensor, ends_E: Tensor, *, impl: Im
     """
     if impl == "reference" or (impl == "auto" and x_ND.dtype == torch.float64):
         return reference.grouped_linear(x_ND, weight_EFD, ends_E)
+    x_ND, weight_EFD = x_ND.contiguous(), weight_EFD.contiguous()
     if impl == "opaque" or (impl == "auto" and x_ND.dtype != torch.bfloat16 and torch.compiler.is_compiling()):
         y_NF: Tensor = opaque.grouped_linear(x_ND, weight_EFD, ends_E)
         return y_NF
-    return F.grouped_mm(x_ND.contiguous(), weight_EFD.contiguous().mT, offs=ends_E)
+    return F.grouped_mm(x_ND, weight_EFD.mT, offs=ends_E)
 
 
 class GroupedLinear(nn.Module):
