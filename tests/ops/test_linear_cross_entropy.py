@@ -30,6 +30,7 @@ class TestContract(OpContract):
         "one row": case(1, 3, 5, 0.0),
         "no cap": case(33, 16, 50, 0.0, ignored=(0, 7)),
         "cap": case(33, 16, 50, 4.0, ignored=(0, 7)),
+        "high cap": case(33, 16, 50, 50.0, ignored=(0, 7)),
         "several chunks": case(70, 8, 129, 15.0, ignored=(1, 2, 3, 69)),
         "nothing counted": case(4, 8, 9, 15.0, ignored=(0, 1, 2, 3)),
     }

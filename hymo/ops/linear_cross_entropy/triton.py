@@ -1,7 +1,7 @@
 """Losses and logit gradients of some rows in one Triton kernel, which turns the logits into their gradients in place.
 
-One program per row, two passes over it: the first finds log sum exp, keeping a running maximum and sum per lane; the second, mostly from cache,
-overwrites each logit with its gradient. Nothing of fp32 width is ever written.
+One program per row, two passes over it: the first finds log sum exp, the second, mostly from cache, overwrites each logit with its gradient. Nothing
+of fp32 width is ever written. The kernel is bound by exponentials: a low cap bounds every logit, and spares the running maximum its own.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -14,6 +14,7 @@ from torch import Tensor
 
 IGNORED = tl.constexpr(-100)
 BLOCK = 4096
+LOW_CAP = 30.0      # exp(-2 * 30) is far from the smallest fp32: sums of exp(x - cap) keep their digits without a running maximum
 
 
 @triton.jit
@@ -23,7 +24,7 @@ def _tanh(x):
 
 @triton.jit
 def _rows_kernel(
-    logits_ptr, targets_ptr, losses_ptr, stride, width, softcap, CAP: tl.constexpr, GRAD: tl.constexpr, BLOCK: tl.constexpr
+    logits_ptr, targets_ptr, losses_ptr, stride, width, softcap, CAP: tl.constexpr, LOW: tl.constexpr, GRAD: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0)
     logits_ptr += row.to(tl.int64) * stride
@@ -37,14 +38,20 @@ def _rows_kernel(
         x = tl.load(logits_ptr + at, mask=at < width, other=-float("inf")).to(tl.float32)
         if CAP:
             x = tl.where(at < width, softcap * _tanh(x / softcap), -float("inf"))
-        higher = tl.maximum(high, x)
-        # A lane that has seen nothing yet has -inf for both: its sum stays 0.
-        safe = tl.where(higher == -float("inf"), 0.0, higher)
-        total = total * tl.exp(high - safe) + tl.exp(x - safe)
-        high = higher
+        if LOW:
+            total += tl.exp(x - softcap)
+        else:
+            higher = tl.maximum(high, x)
+            # A lane that has seen nothing yet has -inf for both: its sum stays 0.
+            safe = tl.where(higher == -float("inf"), 0.0, higher)
+            total = total * tl.exp(high - safe) + tl.exp(x - safe)
+            high = higher
         picked += tl.where(at == target, x, 0.0)
-    top = tl.max(high, 0)
-    log_z = top + tl.log(tl.sum(total * tl.exp(high - top), 0))
+    if LOW:
+        log_z = softcap + tl.log(tl.sum(total, 0))
+    else:
+        top = tl.max(high, 0)
+        log_z = top + tl.log(tl.sum(total * tl.exp(high - top), 0))
     counted = target != IGNORED
     tl.store(losses_ptr + row, tl.where(counted, log_z - tl.sum(picked, 0), 0.0))
     if GRAD:
@@ -68,6 +75,6 @@ def rows(logits_CW: Tensor, targets_C: Tensor, softcap: float, want_grad: bool) 
     losses_C = torch.empty(count, dtype=torch.float32, device=logits_CW.device)
     _rows_kernel[(count,)](
         logits_CW, targets_C, losses_C, logits_CW.stride(0), width, softcap,
-        CAP=softcap != 0, GRAD=want_grad, BLOCK=min(BLOCK, triton.next_power_of_2(width)), num_warps=8,
+        CAP=softcap != 0, LOW=0 < softcap <= LOW_CAP, GRAD=want_grad, BLOCK=min(BLOCK, triton.next_power_of_2(width)), num_warps=8,
     )
     return losses_C, logits_CW if want_grad else None
