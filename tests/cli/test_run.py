@@ -7,7 +7,6 @@ import pytest
 from hymo.cli.run import interruptible
 from hymo.recipe import load_recipe
 from hymo.runs import list_runs
-from tests.cli.conftest import SMALL
 
 UNTRACKED = "run.tracking=none"
 
@@ -23,8 +22,8 @@ class Soon:
         return self.asked > 2
 
 
-def test_a_run_ends_with_its_loss_and_its_mlflow_page(hymo, tmp_path, store):
-    tracked = [*SMALL, f"run.tracking={store}"]
+def test_a_run_ends_with_its_loss_and_its_mlflow_page(hymo, tmp_path, store, small):
+    tracked = [*small, f"run.tracking={store}"]
     found = hymo("run", *tracked)
     assert found.code == 0, found.err
     lines = found.out.splitlines()
@@ -38,12 +37,12 @@ def test_a_run_ends_with_its_loss_and_its_mlflow_page(hymo, tmp_path, store):
     assert load_recipe(run.folder / "recipe.yaml") == load_recipe("v1_0", tracked[2:], "tiny")
 
 
-def test_a_run_can_be_gone_on_with_by_a_prefix_of_its_name(hymo, tmp_path, monkeypatch):
-    hymo("run", *SMALL, UNTRACKED)
+def test_a_run_can_be_gone_on_with_by_a_prefix_of_its_name(hymo, tmp_path, monkeypatch, small):
+    hymo("run", *small, UNTRACKED)
     [whole] = list_runs(tmp_path / "runs")
     with monkeypatch.context() as patched:
         patched.setattr("hymo.cli.run.interruptible", lambda _: nullcontext(Soon()))
-        stopped = hymo("run", *SMALL, UNTRACKED)
+        stopped = hymo("run", *small, UNTRACKED)
     assert stopped.code == 130
     [half] = [run for run in list_runs(tmp_path / "runs") if run.name != whole.name]
     assert half.status == "stopped"
@@ -56,8 +55,8 @@ def test_a_run_can_be_gone_on_with_by_a_prefix_of_its_name(hymo, tmp_path, monke
     assert again.metrics["val/loss"] == whole.metrics["val/loss"]
 
 
-def test_json_is_one_object_a_line(hymo):
-    lines = [json.loads(line) for line in hymo("run", *SMALL, UNTRACKED, "--json").out.splitlines()]
+def test_json_is_one_object_a_line(hymo, small):
+    lines = [json.loads(line) for line in hymo("run", *small, UNTRACKED, "--json").out.splitlines()]
     assert [line["step"] for line in lines if "loss/main" in line] == [1, 2, 3, 4]
     assert lines[-1]["status"] == "finished"
     assert lines[-1]["mlflow"] is None
@@ -66,8 +65,8 @@ def test_json_is_one_object_a_line(hymo):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", *SMALL, "data.source=nowhere.txt"], "nowhere.txt"),
-        (["run", *SMALL, "train.max_steps=3"], "max_steps"),
+        (["run", "--scale", "tiny", "data.source=nowhere.txt"], "nowhere.txt"),
+        (["run", "--scale", "tiny", "train.max_steps=3"], "max_steps"),
         (["run", "--scale", "tinny"], "did you mean 'tiny'"),
         (["run", "--scale", "tiny", "--within", "5m"], "--within chooses a scale, so --scale must be left out"),
         (["run", "--within", "soon"], "a time must be a positive number with s, m, h or d, such as 30m, but got 'soon'"),
