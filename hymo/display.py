@@ -6,6 +6,7 @@ Called from the training thread once a step. The panel draws in a thread of its 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -118,6 +119,16 @@ class Lines(Display):
         self.say(f"step {step:,}  {validation(values)}")
 
 
+class Silent(Display):
+    """Nothing: for every process of a run but the first."""
+
+    def say(self, words: str) -> None: ...
+
+    def step(self, info: StepInfo) -> None: ...
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
 class JsonLines(Display):
     """Every step as one JSON object; words are objects too."""
 
@@ -190,7 +201,9 @@ class Live(Display):
 
 
 def choose(json_lines: bool) -> Display:
-    """The display for where stdout goes."""
+    """The display for where stdout goes, and for this process's place among those of the run."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        return Silent()
     if json_lines:
         return JsonLines()
     if sys.stdout.isatty():

@@ -80,6 +80,12 @@ def test_the_panel_shows_progress_loss_and_validation_at_any_width(width):
         assert "loss 3.9800  val loss 4.2000  1.23 ktokens/s" in last[2]
 
 
-def test_a_pipe_gets_lines_and_a_machine_json(capsys):
+def test_a_pipe_gets_lines_a_machine_json_and_other_ranks_nothing(capsys, monkeypatch):
     assert isinstance(display.choose(False), Lines)
     assert isinstance(display.choose(True), JsonLines)
+    monkeypatch.setenv("RANK", "1")
+    with display.choose(False) as silent:
+        silent.say("hello")
+        silent.step(info(1))
+        silent.validated(1, {"val/loss": 1.0})
+    assert capsys.readouterr().out == ""

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, print_json, split_words
-from hymo.errors import HymoError
+from hymo.environment import cores
+from hymo.errors import BudgetError, HymoError
+from hymo.files import write_whole
 from hymo.units import parse_time
 
 if TYPE_CHECKING:
@@ -53,19 +55,20 @@ def run(
     shown = display.choose(json)
     recipes = candidates(name, overrides, scale, allow_code)
     with joined(next(iter(recipes.values())).train.device) as world:
+        check_processes(nproc, world)
         size = world.share(pick_scale(name, recipes, seconds, world, nproc, shown.say) if world.first else "")
+        if nproc > 1:
+            start_processes(nproc, ["run", name, *overrides, "--scale", size], json, allow_code)
+            return
         recipe = recipes[size]
         folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
         if world.first:
             folder.mkdir(parents=True)
-            (folder / "recipe.yaml").write_text(dump(recipe))
+            write_whole(folder / "recipe.yaml", dump(recipe))
         world.barrier()
         tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
         try:
-            if nproc > 1:
-                start_processes(nproc, folder, json, allow_code)
-            else:
-                go(recipe, folder, shown, json, resume=False, tags=tags)
+            go(recipe, folder, shown, json, resume=False, tags=tags)
         except HymoError:
             journal = folder / "journal.jsonl"
             if world.first and not (journal.is_file() and journal.stat().st_size):
@@ -83,7 +86,7 @@ def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: 
     folder = folder_of(run, output)
     recipe = load_recipe(folder / "recipe.yaml", allow_code=allow_code)
     if nproc > 1:
-        start_processes(nproc, folder, json, allow_code)
+        start_processes(nproc, ["resume", str(folder)], json, allow_code)
     else:
         go(recipe, folder, display.choose(json), json, resume=True)
 
@@ -138,12 +141,20 @@ def go(recipe: Recipe, folder: Path, shown: Display, json: bool, *, resume: bool
 
     from hymo.train.checkpoint import paths
 
+    if recipe.eval.probes:
+        from hymo.probes.base import planned
+
+        planned(recipe)  # one that cannot be made is refused before the training, not after it
     first = int(os.environ.get("RANK", "0")) == 0
     tracker = Told(recipe, folder, tags=tags) if first else None
     resume = resume and bool(paths(folder / "checkpoints"))  # killed before its first checkpoint, it begins
     with interruptible(shown.say if first else lambda _: None) as stop, shown:
         result = train(recipe, run_dir=folder, tracker=tracker, resume=resume, on_step=shown.step, should_stop=stop.is_set)
     if tracker is not None:
+        if result.status == "finished" and recipe.eval.probes:
+            from hymo.cli.eval import probe_finished
+
+            probe_finished(folder, recipe.train.device, json)
         report(recipe, result, tracker, shown, json)
     if result.status != "finished":
         raise typer.Exit(130 if result.status == "stopped" else 1)
@@ -189,10 +200,21 @@ def report(recipe: Recipe, result: TrainResult, tracker: MlflowTracker, shown: D
         shown.say(f"MLflow run: {tracker.link}{page}")
 
 
-def start_processes(nproc: int, folder: Path, json: bool, allow_code: bool) -> None:
-    """torchrun, on this machine: every process goes on with the run in `folder`. A run with no checkpoint begins."""
+def check_processes(nproc: int, world: World) -> None:
+    """Raise when `nproc` processes cannot be started here."""
+    import torch
+
+    if nproc > 1 and world.size > 1:
+        raise HymoError(f"--nproc starts the processes itself, so hymo must be started once, but got {nproc=} in {world.size} of them; leave it out")
+    if world.device.type == "cuda" and nproc > torch.cuda.device_count():
+        raise BudgetError(f"every process needs a GPU of its own, but got {nproc=} and {torch.cuda.device_count()} GPUs; start fewer")
+
+
+def start_processes(nproc: int, command: list[str], json: bool, allow_code: bool) -> None:
+    """The same command in `nproc` processes of this machine, through torchrun."""
     options = [*(["--json"] if json else []), *(["--allow-code"] if allow_code else [])]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
-    code = subprocess.run([*torchrun, "-m", "hymo", "resume", str(folder), *options], check=False).returncode
+    environment = {"OMP_NUM_THREADS": str(max(1, cores() // nproc)), **os.environ}
+    code = subprocess.run([*torchrun, "-m", "hymo", *command, *options], check=False, env=environment).returncode
     if code:
         raise typer.Exit(code)
