@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hymo.errors import HymoError
+
 Event = dict[str, Any]
 
 
@@ -73,5 +75,14 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
         for line in file:
             if not line.endswith(b"\n"):
                 return
+            try:
+                event = json.loads(line)
+                if not isinstance(event, dict) or "event" not in event:
+                    raise ValueError
+            except (ValueError, RecursionError):
+                raise HymoError(
+                    f"a journal must hold an event a line, but {str(path)!r} does not at byte {offset}: the file was damaged; cut it there "
+                    f"(truncate -s {offset} FILE) to go on with what stands before"
+                ) from None
             offset += len(line)
-            yield json.loads(line), offset
+            yield event, offset

@@ -46,8 +46,11 @@ def read_run(folder: Path) -> Run:
 
 def run_id(folder: Path) -> str | None:
     """MLflow's id of the run in `folder`, once known."""
-    sent = folder / SENT
-    return json.loads(sent.read_text()).get("run_id") if sent.is_file() else None
+    try:
+        note = json.loads((folder / SENT).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(note["run_id"]) if isinstance(note, dict) and "run_id" in note else None
 
 
 def list_runs(output: Path) -> list[Run]:

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from hymo.environment import git_state
 from hymo.errors import HymoError, MissingExtra
 from hymo.facts import Facts, describe
+from hymo.files import write_whole
 from hymo.journal import Event, Journal, read
 
 if TYPE_CHECKING:
@@ -87,8 +88,14 @@ class Shipper:
 
     @property
     def sent(self) -> dict[str, Any]:
-        """{"run_id", "experiment_id", "tracking", "offset"}, as far as known."""
-        return json.loads(self.note.read_text()) if self.note.is_file() else {"offset": 0}
+        """{"run_id", "experiment_id", "tracking", "offset"}, as far as known. A note that does not fit the journal counts for nothing: sending again
+        doubles nothing."""
+        try:
+            note = {"offset": 0, **json.loads(self.note.read_bytes())}
+            fits = not note["offset"] or ("run_id" in note and 0 < note["offset"] <= self.journal.stat().st_size)
+        except (FileNotFoundError, ValueError, TypeError):
+            fits = False
+        return note if fits else {"offset": 0}
 
     @property
     def pending(self) -> int:
@@ -107,9 +114,7 @@ class Shipper:
             return lines
 
     def _remember(self, **facts: Any) -> None:
-        fresh = self.note.with_suffix(".tmp")
-        fresh.write_text(json.dumps({**self.sent, **facts}))
-        fresh.replace(self.note)
+        write_whole(self.note, json.dumps({**self.sent, **facts}))
 
     def _send(self, events: list[Event]) -> None:
         from mlflow.entities import Metric
@@ -153,7 +158,7 @@ class Shipper:
         params = [Param(name, value) for name, value in event["params"].items() if not known or name not in known[0].data.params]
         for i in range(0, len(params), BATCH_PARAMS):
             server.log_batch(run_id, params=params[i : i + BATCH_PARAMS])
-        if event["dataset"] and not known:
+        if event["dataset"]:  # the server keeps one of a kind
             dataset = Dataset(**event["dataset"])
             server.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
         self._remember(run_id=run_id, experiment_id=experiment, tracking=event["tracking"])
@@ -190,7 +195,7 @@ def experiment_id(server: MlflowClient, tracking: str, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     database = local_database(tracking)
-    artifact_location = (database.resolve().parent / "mlartifacts" / quote(name, safe="")).as_uri() if database else None
+    artifact_location = (database.resolve().parent / "mlartifacts" / quote(name, safe="").replace(".", "%2E")).as_uri() if database else None
 
     found = server.get_experiment_by_name(name)
     if found is not None:

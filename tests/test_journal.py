@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hymo.errors import HymoError
 from hymo.journal import Journal, read
 
 
@@ -84,3 +85,14 @@ def test_a_full_disk_delays_lines_and_loses_none(tmp_path, monkeypatch):
     journal.metrics(4, {"a": 4.0})
     journal.close()
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("line", [b"{", b"3", b"{}", b"[" * 100_000, b"\xff\xfe", b"\0\0"])
+def test_a_damaged_line_is_one_error_that_says_where(tmp_path, line):
+    journal = Journal(tmp_path)
+    journal.metrics(1, {"a": 1.0})
+    journal.close()
+    end = journal.path.stat().st_size
+    journal.path.write_bytes(journal.path.read_bytes() + line + b"\n")
+    with pytest.raises(HymoError, match=rf"an event a line, but '.*journal\.jsonl' does not at byte {end}: .*truncate -s {end} FILE"):
+        list(read(journal.path))

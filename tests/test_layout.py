@@ -20,7 +20,7 @@ MAX_LINES = 400
 
 # A part imports parts of lower rank, and of its own. Parts of one rank may know each other.
 RANKS = [
-    {"errors", "settings", "units", "environment"},
+    {"errors", "settings", "units", "environment", "files"},
     {"pattern", "ops", "journal"},
     {"block"},
     {"registry"},

@@ -66,3 +66,10 @@ def test_an_unknown_run_is_none(tmp_path, words):
 def test_an_unknown_run_is_told_what_is_near(tmp_path):
     make(tmp_path, "v1_0-aa", "0123")
     assert re.search(r"but got 'v1_0-ab'; did you mean 'v1_0-aa'\?", str(unknown("v1_0-ab", tmp_path)))
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", "{}"])
+def test_a_damaged_note_hides_no_run(tmp_path, note):
+    folder = make(tmp_path, "first", "ab12")
+    (folder / "sent.json").write_text(note)
+    assert [(run.name, run.run_id) for run in list_runs(tmp_path)] == [("first", None)]

@@ -62,6 +62,16 @@ def test_a_lost_note_of_what_was_sent_doubles_nothing(store, tmp_path):
     assert len(client(store).search_runs(["1"])) == 1
 
 
+@pytest.mark.parametrize("note", ["", "[]", "3", "{", '{"offset": 99}', '{"offset": "x"}', '{"offset": 10000000, "run_id": "a"}', "\0" * 40])
+def test_a_damaged_note_counts_for_nothing(tmp_path, note):
+    shipper = Shipper(tmp_path)
+    shipper.journal.write_text("x" * 100)
+    shipper.note.write_text(note)
+    assert shipper.sent == {"offset": 0}
+    shipper.note.write_text('{"offset": 99, "run_id": "a"}')
+    assert shipper.sent["offset"] == 99
+
+
 def test_a_server_down_at_the_start_stops_nothing_and_gets_everything_by_sync(store, tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.3)
     folder = Path(store.removeprefix("sqlite:///")).parent

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hymo.ablate.store import Outcome, RunSpec, Status, Store
+from hymo.errors import AblationError, BudgetError
+from hymo.files import write_whole
 
 if TYPE_CHECKING:
     from hymo.data import Data
@@ -66,7 +68,7 @@ def compute(store: Store, spec: RunSpec, session: str, should_stop: Callable[[],
         outcome = train_spec(store, spec, should_stop)
         if outcome is not None:
             store.write_outcome(spec.key, Outcome(**{**vars(outcome), "seconds": time.perf_counter() - began}))
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, torch.OutOfMemoryError, BudgetError) as error:
         store.write_failure(spec.key, session, Status.OUT_OF_MEMORY, _first_line(error))
     except Exception as error:  # one arm's fault, whatever it is, must not stop the others; the traceback stays with the run
         (store.run(spec.key) / "error.txt").write_text(traceback.format_exc())
@@ -89,7 +91,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
     # Only the initial weights' seed differs in an A/A arm: its data were opened with the run's own.
     seeded = recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": spec.init_seed})})
     folder = store.run(spec.key)
-    (folder / "recipe.yaml").write_text(dump(seeded))
+    write_whole(folder / "recipe.yaml", dump(seeded))
     result = train(
         seeded,
         run_dir=folder,

@@ -91,7 +91,7 @@ def _message(loc: Keys, detail: Any, root: type[BaseModel], raw: Any, prefix: Ke
         return f"{name}: {detail['ctx']['error']}"
     if kind in _WANTED:
         return f"{name} must be {_WANTED[kind]}, but got {shorten(given)}"
-    message = detail["msg"].replace("Input should", "must").replace("Value should", "must")
+    message = detail["msg"].replace("Input should", "must").replace("Value should", "must").replace("String should", "must")
     hint = ""
     if kind == "literal_error" and isinstance(given, str):      # the message lists the choices already
         hint = did_you_mean(given, re.findall("'([^']*)'", detail["ctx"]["expected"]))

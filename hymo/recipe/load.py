@@ -15,7 +15,7 @@ from hymo.recipe import rules, shipped
 from hymo.recipe.explain import OVERRIDE, explain, nearest, shorten
 from hymo.recipe.merge import merge, nest
 from hymo.recipe.reading import Document, Keys, read_file, read_text
-from hymo.recipe.tree import Recipe
+from hymo.recipe.tree import NAME, Recipe
 from hymo.registry import discover
 
 FULL = "full"           # the recipe as written, without a scale
@@ -103,6 +103,10 @@ def _check_scales(document: Document) -> None:
     where = nearest(document.places, ("scales",))
     if known is not None and not isinstance(known, dict):
         raise RecipeError(f"scales must be a mapping of names to settings, but got {shorten(known)}", where)
+    for name in known or {}:
+        if not re.fullmatch(NAME, name):
+            where = nearest(document.places, ("scales", name))
+            raise RecipeError(f"a scale's name must be letters, digits and _ . + -, for it names folders, but got {shorten(name)}", where)
     if FULL in (known or {}):
         raise RecipeError("a scale must have another name than 'full', which is the recipe as written", nearest(document.places, ("scales", FULL)))
 

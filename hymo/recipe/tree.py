@@ -27,6 +27,7 @@ Head = Annotated[BlockConfig, BlockField("head", default="mtp")]
 UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 MAX_DIM = 2**24         # no width, vocabulary or context is larger; a larger number is a slip of the hand
 MAX_TOKENS = 10**16
+NAME = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}"       # of a recipe or a scale: it names folders, and must not lead out of one
 
 
 def count(raw: object) -> object:
@@ -188,7 +189,7 @@ class RunConfig(Settings):
 class Recipe(Settings):
     """A recipe with its scale applied and its overrides merged."""
 
-    name: str = Field(description="the run's name")
+    name: str = Field(pattern=f"^{NAME}$", description="the run's name: letters, digits and _ . + -, for it names folders")
     model: ModelConfig = Field(description="the stack and its blocks")
     optimizer: OptimizerConfig = Field(description="which rule moves which weight, and how fast")
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig, description="learning rate over the run")

@@ -50,7 +50,7 @@ class Checkpoint:
         folder = self.path / group
         try:
             found = shapes(folder)
-        except SafetensorError as error:
+        except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise foreign(folder, error) from None
         for name in sorted(into.keys() | found.keys()):
             wanted = tuple(into[name].shape) if name in into else None
@@ -200,7 +200,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
                     raise CheckpointError(f"a checkpoint's files must be as they were written, but {path / name} has another checksum")
         state = json.loads((path / "state.json").read_text())
         return Checkpoint(path, int(state["step"]), state)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"a checkpoint must be readable, but {path} is not: {type(error).__name__} {error}") from None
 
 
@@ -221,12 +221,16 @@ def latest(root: Path) -> Checkpoint | None:
 
 
 def discard_partial(root: Path) -> None:
-    """Delete what a killed process left half-written."""
+    """Clear away what a killed process left: half-written ones go; one that had stepped aside for its successor comes back if that never came."""
+    for aside in root.glob(".step-*.replaced"):
+        target = root / aside.stem.removeprefix(".")
+        if not target.exists():
+            aside.rename(target)
     for path in (*root.glob(".step-*.partial"), *root.glob(".step-*.replaced")):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def foreign(path: Path, error: SafetensorError) -> CheckpointError:
+def foreign(path: Path, error: Exception) -> CheckpointError:
     """What to say of tensors that are not in the form that hymo writes, though their checksum is right."""
     return CheckpointError(f"a checkpoint's tensors must be safetensors files, but got {path} ({error}); hymo did not write it")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hymo.data.batch import IGNORED, Batch
 from hymo.data.loader import Loader
+from hymo.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ class Feed:
         if self._ahead is not None:
             self._ahead.exception()     # wait: the loader belongs to one thread at a time
             self._ahead = None
-        self.loader.load_state_dict(state["loader"])
+        try:
+            self.loader.load_state_dict(state["loader"])
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            what = f"{type(error).__name__} {error}"
+            raise CheckpointError(f"a checkpoint must say where the data stood, but got {what}; hymo did not write it") from None
         self._index, self.skip = int(state["batches"]), frozenset(skip)
 
     def close(self) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from hymo.data import Data
 from hymo.errors import CheckpointError
 from hymo.recipe import Recipe, fingerprint, to_dict
+from hymo.settings import Settings
 
 
 @dataclass
@@ -30,6 +34,40 @@ class Progress:
         return found
 
 
+class Position(Settings):
+    """Where the feed stands."""
+
+    loader: dict[str, Any]
+    batches: int = Field(ge=0)
+
+
+class SavedState(BaseModel):
+    """What state.json must hold; NaN losses are kept, so that it is no Settings."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    step: int = Field(ge=0)
+    ranks: int = Field(gt=0)
+    micro_batch: int = Field(gt=0)
+    progress: Progress
+    position: Position
+    recipe: dict[str, Any]
+    fingerprint: str
+    data: str
+
+
+def check_form(state: dict[str, Any]) -> None:
+    """Refuse a state that hymo did not write, whatever its checksum says. Raises CheckpointError."""
+    try:
+        found = SavedState.model_validate_json(json.dumps(state))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise CheckpointError(f"a checkpoint's state.json must be as hymo wrote it, but {where}: {first['msg']}") from None
+    if not found.step == found.progress.step == len(found.progress.losses):
+        steps = f"{found.step}, {found.progress.step} and {len(found.progress.losses)}"
+        raise CheckpointError(f"a checkpoint's state.json must hold the loss of each of its steps, but got {steps}; hymo did not write it")
+
+
 def state_of(progress: Progress, position: dict[str, Any], recipe: Recipe, data: Data, micro_batch: int) -> dict[str, Any]:
     """What a checkpoint's state.json says."""
     return {
@@ -44,6 +82,7 @@ def state_of(progress: Progress, position: dict[str, Any], recipe: Recipe, data:
 
 def check_same(state: dict[str, Any], recipe: Recipe, data: Data) -> None:
     """Refuse to go on from the checkpoint of another recipe, or over other data. Raises CheckpointError with the differences."""
+    check_form(state)
     if state["fingerprint"] != fingerprint(recipe):
         found = list(differences(state["recipe"], to_dict(recipe)))
         raise CheckpointError(f"to resume, the recipe must be the one that the run began with, but got {'; '.join(found[:5]) or 'other block files'}"

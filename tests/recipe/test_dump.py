@@ -26,7 +26,7 @@ def test_to_dict_is_json_and_holds_every_field_of_the_blocks(recipe_file):
 )
 def test_reading_what_was_dumped_is_the_identity(recipe_file, name, lr, seed):
     raw = to_dict(load_recipe(recipe_file))
-    raw["name"] = raw["run"]["output"] = name
+    raw["run"]["experiment"] = raw["run"]["output"] = name
     raw["optimizer"]["adamw"]["lr"] = lr
     raw["run"]["seed"] = seed
     raw["data"]["options"] = {"a": [name, {"b": lr}], "c": None, "d": True}

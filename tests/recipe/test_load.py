@@ -1,3 +1,4 @@
+import json
 import os
 import textwrap
 
@@ -310,3 +311,13 @@ def test_dump_is_read_back_as_the_same_recipe(recipe_file, tmp_path):
     recipe = load_recipe(recipe_file, ["run.output='1e-3'", "data.source='on: \\n#x \u2028é'", "model.overrides={'1': G, before:A: {ffn: wide}}"])
     (tmp_path / "again.yaml").write_text(dump(recipe))
     assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".hidden", "", "a\\b", "é", "a b", "x" * 101, "a\n"])
+def test_names_that_lead_out_of_their_folder_are_refused(recipe_file, name):
+    with pytest.raises(RecipeError, match=r"^name must match pattern"):
+        recipe_from_dict({**to_dict(load_recipe(recipe_file)), "name": name})
+    text = recipe_file.read_text()
+    recipe_file.write_text(text.replace("  half:", f"  {json.dumps(name)}:"))
+    with pytest.raises(RecipeError, match="a scale's name must be letters"):
+        scales(recipe_file)

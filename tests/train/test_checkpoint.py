@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hymo.errors import CheckpointError
@@ -127,6 +127,53 @@ def test_half_written_ones_are_cleared_away(tmp_path: Path) -> None:
     save(tmp_path, 1)
     checkpoint.discard_partial(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["step-0000000001"]
+
+
+def test_one_that_stepped_aside_comes_back_when_its_successor_never_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM saves the step that was just saved: killed between the two renames, neither must be lost."""
+    class Killed(BaseException):
+        pass
+
+    save(tmp_path, 1)
+    rename = Path.rename
+
+    def killed_after_the_first(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise Killed
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed_after_the_first)
+    with pytest.raises(Killed):
+        save(tmp_path, 1)
+    monkeypatch.undo()
+    assert checkpoint.latest(tmp_path) is None
+    checkpoint.discard_partial(tmp_path)
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["step-0000000001"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", "null", '{"format": 1, "files": []}', '{"format": 1, "files": {"a": 3}}', "\xff"])
+@pytest.mark.parametrize("file", ["state.json", "manifest.json"])
+def test_whatever_stands_in_its_json_is_one_error(tmp_path: Path, file: str, text: str) -> None:
+    path = save(tmp_path, 1)
+    (path / file).write_text(text, encoding="latin-1")
+    if file == "state.json":
+        (path / "manifest.json").unlink()
+        checkpoint.seal(path)
+    with pytest.raises(CheckpointError):
+        checkpoint.open_checkpoint(path)
+
+
+@pytest.mark.parametrize("info", ["[" * 100_000, "{}", "3", '{"w": {}}', '{"w": {"saved_offsets": ["x", 0]}}'])
+def test_shard_headers_that_hymo_did_not_write_are_one_error(tmp_path: Path, info: str) -> None:
+    path = save(tmp_path, 1)
+    save_file({"w": torch.zeros(3, 2)}, path / "model/model.safetensors", {"DCP_SHARDING_INFO": info})
+    (path / "manifest.json").unlink()
+    checkpoint.seal(path)
+    with pytest.raises(CheckpointError):
+        checkpoint.open_checkpoint(path).load("model", groups()["model"], WORLD)
 
 
 def test_tensors_that_do_not_match_are_named(tmp_path: Path) -> None:

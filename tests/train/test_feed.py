@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hymo.data import Batch
-from hymo.errors import DataError
+from hymo.data.loader import RowLoader
+from hymo.errors import CheckpointError, DataError
 from hymo.train.feed import Feed
 
 CPU = torch.device("cpu")
@@ -74,3 +75,11 @@ def test_an_error_comes_with_the_batch_it_belongs_to() -> None:
     with pytest.raises(DataError, match="no more"):
         reading.next()
     reading.close()
+
+
+@pytest.mark.parametrize("loader", [{}, {"position": None}, {"position": "x"}, {"position": float("inf")}])
+def test_a_position_that_no_loader_wrote_is_one_error(loader: dict[str, Any]) -> None:
+    feed = Feed(RowLoader(lambda index: None, {}), 4, 0, CPU)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="must say where the data stood"):
+        feed.rewind({"loader": loader, "batches": 0}, [])
+    feed.close()
