@@ -59,6 +59,13 @@ def test_the_kernel_is_refused_where_it_cannot_run(monkeypatch):
         resolve_impl("triton", "cpu")
 
 
+def test_the_kernel_marks_a_target_outside_the_vocabulary():
+    make = case(3, 4, 9, 15.0)(torch.Generator())
+    hidden, weight = make["hidden_ND"].float().to(TestKernel.device), make["weight_WD"].float().to(TestKernel.device)
+    _, losses = linear_cross_entropy(hidden, weight, torch.tensor([0, 9, 8]).to(TestKernel.device), softcap=15.0, impl="triton")
+    assert losses.isnan().tolist() == [False, True, False]
+
+
 def test_reference_is_torchs_cross_entropy():
     make = case(20, 6, 11, 0.0, ignored=(3,))(torch.Generator().manual_seed(0))
     loss, per_token = reference.linear_cross_entropy(**make)

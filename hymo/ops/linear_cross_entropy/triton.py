@@ -29,10 +29,14 @@ def _rows_kernel(
     row = tl.program_id(0)
     logits_ptr += row.to(tl.int64) * stride
     target = tl.load(targets_ptr + row)
+    counted = target != IGNORED
+    # A target outside the vocabulary makes its loss NaN; it must not read another row's logit.
+    picked = tl.load(logits_ptr + target, mask=(target >= 0) & (target < width), other=float("nan")).to(tl.float32)
+    if CAP:
+        picked = softcap * _tanh(picked / softcap)
     lanes = tl.arange(0, BLOCK)
     high = tl.full([BLOCK], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    picked = tl.zeros([BLOCK], tl.float32)
     for begin in range(0, width, BLOCK):
         at = begin + lanes
         x = tl.load(logits_ptr + at, mask=at < width, other=-float("inf")).to(tl.float32)
@@ -46,14 +50,12 @@ def _rows_kernel(
             safe = tl.where(higher == -float("inf"), 0.0, higher)
             total = total * tl.exp(high - safe) + tl.exp(x - safe)
             high = higher
-        picked += tl.where(at == target, x, 0.0)
     if LOW:
         log_z = softcap + tl.log(tl.sum(total, 0))
     else:
         top = tl.max(high, 0)
         log_z = top + tl.log(tl.sum(total * tl.exp(high - top), 0))
-    counted = target != IGNORED
-    tl.store(losses_ptr + row, tl.where(counted, log_z - tl.sum(picked, 0), 0.0))
+    tl.store(losses_ptr + row, tl.where(counted, log_z - picked, 0.0))
     if GRAD:
         for begin in range(0, width, BLOCK):
             at = begin + lanes
