@@ -141,7 +141,7 @@ class Mla(Block):
         rotary_keys = self._rotary_keys(shared_BLP, ctx)
         scores = scores + torch.einsum("btghp,blgp->bghtl", torch.unflatten(q_rotary, 2, groups).to(rotary_keys.dtype), rotary_keys)
         visible = self._visible(ctx)
-        if visible is not None:
+        if isinstance(visible, Tensor):     # a single query needs no block mask
             scores = scores.masked_fill(~visible.unsqueeze(1), float("-inf"))
         weights = torch.softmax(scores.to(torch.promote_types(scores.dtype, torch.float32)) * self.scale, dim=-1)
         mean_latent = torch.einsum("bghtl,blr->bghtr", weights.to(latent_BLR.dtype), latent_BLR)

@@ -11,14 +11,15 @@ from hymo.model import build_hymo
 from hymo.recipe import Recipe
 from hymo.train import micro_batch
 from hymo.train.checkpoint import Checkpoint
+from hymo.train.compiled import compile_layers
 from hymo.train.device import compute_dtype, peak_flops
 from hymo.train.feed import Feed
 from hymo.train.optimizer import Optimizers
 from hymo.train.orthogonal import arithmetic
 from hymo.train.parallel import World, shard
 from hymo.train.schedule import WSD, rows_per_step, total_steps
-from hymo.train.step import Stepper
 from hymo.train.spike import SpikeWatch
+from hymo.train.step import Stepper
 from hymo.train.tracker import Fact
 
 
@@ -37,8 +38,7 @@ class Session:
         self.model = build_hymo(recipe, device)
         self.flops_per_token_train = count_model(self.model, train.seq_len).flops_per_token_train
         if self.compiled:
-            for layer in self.model.layers:
-                layer.compile()
+            compile_layers(self.model)
         if world.size > 1:
             shard(self.model, world)
         self.optimizers = Optimizers(self.model, recipe.optimizer)
