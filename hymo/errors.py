@@ -51,6 +51,10 @@ class MissingExtra(HymoError):
     """An optional dependency that this feature needs is not installed."""
 
 
+class ProbeError(HymoError):
+    """A probe that needs more context, vocabulary or text than the run it is asked of has."""
+
+
 class AblationError(HymoError):
     """An experiment that is not well posed: its arms, its matching or its statistics."""
 

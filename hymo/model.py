@@ -148,6 +148,11 @@ class HyMo(nn.Module):
         hidden_BTD = self._hidden(tokens_BT, Context.for_tokens(_shape(tokens_BT), tokens_BT.device, documents_BT))
         return self._logits(hidden_BTD), hidden_BTD
 
+    def logits_at(self, tokens_BT: Tensor, where_BT: Tensor) -> Tensor:
+        """Logits (N, vocab_size) at the N places where `where_BT` is true, row by row; rows hold one document. Only these are computed."""
+        hidden_BTD = self._hidden(tokens_BT, Context.for_tokens(_shape(tokens_BT), tokens_BT.device))
+        return self._logits(hidden_BTD[where_BT])
+
     def loss(self, batch: Batch, *, per_token: bool = False, mtp: bool = True) -> Losses:
         """Cross-entropy of the main head, and of the extra heads unless `mtp` is False; see Losses."""
         tokens_BT = batch.inputs

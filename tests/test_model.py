@@ -56,6 +56,15 @@ def test_loss_is_the_cross_entropy_of_the_logits():
         assert losses.mtp_counts[k - 1] == (data.labels(k) != -100).sum()
 
 
+def test_logits_at_some_places_are_those_of_all():
+    model = build_hymo(tiny()).eval()
+    tokens = batch().inputs
+    where = torch.zeros_like(tokens, dtype=torch.bool)
+    where[0, 3] = where[1, :2] = where[1, -1] = True
+    torch.testing.assert_close(model.logits_at(tokens, where), model(tokens)[where], atol=1e-5, rtol=1e-5)
+
+
+
 def _context(data):
     from hymo.block import Context
 

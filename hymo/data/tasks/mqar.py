@@ -40,7 +40,7 @@ class Mqar(Task):
     def sample(self, rng: np.random.Generator, rows: int, seq_len: int, split: Split) -> tuple[Ints, Ints]:
         cells = self.cells(seq_len)
         for length, pairs in cells:
-            self._check(length, pairs)
+            self.check_cell(length, pairs)
             self.must_fit(length, seq_len)
         weights = np.array([weight for _, _, weight in self.segments] or [1.0])
         if (weights < 0).any() or not weights.sum():
@@ -68,7 +68,8 @@ class Mqar(Task):
         order: Ints = np.argsort(-(log_p + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]
         return order
 
-    def _check(self, length: int, pairs: int) -> None:
+    def check_cell(self, length: int, pairs: int) -> None:
+        """Raise DataError unless rows of `length` tokens can hold `pairs` pairs."""
         if length % 2:
             raise DataError(f"mqar rows must have an even number of tokens, but got T={length}; change train.seq_len or the segment")
         if length >= self.vocab:
