@@ -42,4 +42,14 @@ def linear_cross_entropy(
         from hymo.ops.linear_cross_entropy import triton
 
         return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap, triton.rows)
-    return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
+    return _of_counted_rows(hidden_ND, weight_WD, targets_N, softcap)
+
+
+def _of_counted_rows(hidden_ND: Tensor, weight_WD: Tensor, targets_N: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
+    """The chunked form over the rows that count: a recall task asks for few tokens of a row, and the head is most of a small model. On a CPU their
+    number is known for nothing; a GPU would wait for it."""
+    counted_N = targets_N != IGNORED
+    if hidden_ND.is_cuda or counted_N.all():
+        return chunked.linear_cross_entropy(hidden_ND, weight_WD, targets_N, softcap)
+    total, losses_M = chunked.linear_cross_entropy(hidden_ND[counted_N], weight_WD, targets_N[counted_N], softcap)
+    return total, losses_M.new_zeros(targets_N.shape).masked_scatter(counted_N, losses_M)
