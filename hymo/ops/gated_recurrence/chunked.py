@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from hymo.ops.gated_recurrence.interface import compute_dtype
 
-CHUNK = 32                  # tokens; a power of two
+CHUNK = 32                  # tokens at most, and the least power of two that holds a shorter row; a power of two
 FOREVER = 1e30              # the gate of a document's first token: its decay is zero, and sums of it stay finite
 
 
@@ -25,7 +25,7 @@ def gated_recurrence_chunked(
     B, _, H, D = v_BTHD.shape
     v, b, c, g, A = (x.to(dtype) for x in (v_BTHD, b_BTHS, c_BTHS, g_BTH, A_HS))
     state = v.new_zeros(B, H, A.shape[1], D) if initial_state_BHSD is None else initial_state_BHSD.to(dtype)
-    o_BTHD, final_state_BHSD = _Chunked.apply(v, b, c, g, A, state, starts_BT)
+    o_BTHD, final_state_BHSD = _Chunked.apply(v, b, c, g, A, state, starts_BT)  # type: ignore[no-untyped-call]
     return o_BTHD.to(v_BTHD.dtype), final_state_BHSD
 
 
@@ -38,11 +38,11 @@ class _Level(NamedTuple):
 
 
 @cache
-def _levels(dtype: torch.dtype, device: torch.device) -> tuple[_Level, ...]:
+def _levels(C: int, dtype: torch.dtype, device: torch.device) -> tuple[_Level, ...]:
     """The levels L = 1, 2, 4, …; every pair t > u of a chunk meets at exactly one, the highest bit in which t and u differ."""
-    j, t = torch.arange(CHUNK, device=device)[:, None], torch.arange(CHUNK, device=device)
+    j, t = torch.arange(C, device=device)[:, None], torch.arange(C, device=device)
     levels = []
-    for bit in range(CHUNK.bit_length() - 1):
+    for bit in range(C.bit_length() - 1):
         upper = (t >> bit) & 1 == 1
         between = (j >> bit == t >> bit) & torch.where(upper, j <= t, j > t)
         meets = ((j ^ t) >> bit == 1) & (j > t)
@@ -51,18 +51,19 @@ def _levels(dtype: torch.dtype, device: torch.device) -> tuple[_Level, ...]:
 
 
 @cache
-def _edges(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _edges(C: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """[j, t] is 1 when the gate of token j lies between the chunk's start and t, t included; and between t and the chunk's end."""
-    j, t = torch.arange(CHUNK, device=device)[:, None], torch.arange(CHUNK, device=device)
+    j, t = torch.arange(C, device=device)[:, None], torch.arange(C, device=device)
     return (j <= t).to(dtype), (j > t).to(dtype)
 
 
 def _to_chunks(x: Tensor) -> Tensor:
     """(B, T, H, …) to (B, H, N, C, …); zeros after the end neither add to the state nor decay it."""
-    padding = -x.shape[1] % CHUNK
+    C = min(CHUNK, 1 << (x.shape[1] - 1).bit_length())
+    padding = -x.shape[1] % C
     if padding:
         x = torch.cat([x, x.new_zeros(x.shape[0], padding, *x.shape[2:])], dim=1)
-    return x.unflatten(1, (-1, CHUNK)).movedim(3, 1).contiguous()
+    return torch.unflatten(x, 1, (-1, C)).movedim(3, 1).contiguous()
 
 
 def _from_chunks(x: Tensor, T: int) -> Tensor:
@@ -91,10 +92,10 @@ class _Chunked(torch.autograd.Function):
         T = v.shape[1]
         gates = g if starts is None else g.masked_fill(starts[:, :, None], FOREVER)
         v, b, c, gates = (_to_chunks(x) for x in (v, b, c, gates))
-        before_CC, after_CC = _edges(v.dtype, v.device)
+        before_CC, after_CC = _edges(v.shape[3], v.dtype, v.device)
         entering, final = _scan(_decay(A, gates.sum(-1)), (b * _decay(A, gates @ after_CC)).mT @ v, state)
         scores = torch.diag_embed((c * b).sum(-1))
-        for level in _levels(v.dtype, v.device):
+        for level in _levels(v.shape[3], v.dtype, v.device):
             x = torch.where(level.upper_C1, c, b) * _decay(A, gates @ level.between_CC)
             scores.addcmul_(x @ x.mT, level.meets_CC)
         o = (c * _decay(A, gates @ before_CC)) @ entering + scores @ v
@@ -107,7 +108,7 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, do_BTHD: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         v, b, c, gates, A, entering = ctx.saved_tensors
         do = _to_chunks(do_BTHD)
-        before_CC, after_CC = _edges(v.dtype, v.device)
+        before_CC, after_CC = _edges(v.shape[3], v.dtype, v.device)
         decay_in, decay_out, decay_across = _decay(A, gates @ before_CC), _decay(A, gates @ after_CC), _decay(A, gates.sum(-1))
         c_in, b_out = c * decay_in, b * decay_out
         dleaving, dstate = _scan(decay_across, c_in.mT @ do, dfinal, reverse=True)
@@ -123,7 +124,7 @@ class _Chunked(torch.autograd.Function):
         dself = dscores.diagonal(dim1=-2, dim2=-1)[..., None]
         dc, db = dc + dself * b, db + dself * c
         scores = torch.diag_embed((c * b).sum(-1))
-        for level in _levels(v.dtype, v.device):
+        for level in _levels(v.shape[3], v.dtype, v.device):
             decay = _decay(A, gates @ level.between_CC)
             x = torch.where(level.upper_C1, c, b) * decay
             scores.addcmul_(x @ x.mT, level.meets_CC)

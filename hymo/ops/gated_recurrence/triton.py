@@ -1,358 +1,49 @@
-"""The recurrence in Triton, forward and backward: chunks on tensor cores. The mathematics is in the package's docstring.
+"""The recurrence in Triton: the order of launches, and their registration with torch.library, so that torch.compile and autograd see two operators.
 
-    states    what each chunk adds to the state                 a program per chunk
-    scan      states at the chunk boundaries, X ← decay ⊙ X + added
-    outputs   o from the state that enters and the pairs inside  a program per chunk
-    gradients of v, b, c, g, A, from the state that enters a chunk and the gradient of the state that leaves it
+    forward    states, scan, outputs                                  keeps the operands and the states at the span boundaries
+    backward   entering; states and scan turned round; gradients
 
-The forward runs states, scan, outputs; the backward runs states and scan again, both once more in reverse for the states' gradients, then gradients.
-Nothing but the operands is kept between them. N chunks have N + 1 boundaries; boundary n lies before chunk n.
-
-Accumulation is float32; products take the operands' dtype, and float32 products are IEEE, not tf32. Boundary states are bf16 for bf16 operands, else
-float32. In Triton's interpreter (TRITON_INTERPRET=1) only float32 is right.
+Boundary states are bf16 for bf16 operands, else float32. In Triton's interpreter (TRITON_INTERPRET=1) only float32 is right.
 """
+# mypy: disable-error-code="no-untyped-def"
 
 from typing import NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
 from hymo.ops.gated_recurrence.interface import OperandError
+from hymo.ops.gated_recurrence.kernels import entering_kernel, gradients_kernel, outputs_kernel, scan_kernel, states_kernel
 
-FOREVER = tl.constexpr(1e30)            # the gate of a document's first token: its decay is zero, and sums of it stay finite
-SLOWEST = tl.constexpr(-1e-20)          # a rate no decay can tell from zero, except over FOREVER
-LOG2_E = tl.constexpr(1.4426950408889634)
-SCAN_TILE = 128
-
-
-# ---- loads and stores -------------------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _tokens(row, begin, T, LENGTH: tl.constexpr):
-    """Places of LENGTH tokens of a row, and which of them are inside the sequence."""
-    t = begin + tl.arange(0, LENGTH)
-    return row.to(tl.int64) * T + t, t < T
-
-
-@triton.jit
-def _chunks(n, T, SPAN: tl.constexpr, C: tl.constexpr):
-    """Number of chunks of span n that hold tokens."""
-    return tl.cdiv(tl.minimum(T - n * SPAN, SPAN), C)
-
-
-@triton.jit
-def _load_rows(x_ptr, token, inside, head, H, WIDTH: tl.constexpr):
-    """Rows `token` of one head of x (B, T, H, WIDTH); zeros outside the sequence."""
-    at = (token[:, None] * H + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    return tl.load(x_ptr + at, mask=inside[:, None], other=0.0)
-
-
-@triton.jit
-def _store_rows(x_ptr, x, token, inside, head, H, WIDTH: tl.constexpr):
-    at = (token[:, None] * H + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tl.store(x_ptr + at, x.to(x_ptr.dtype.element_ty), mask=inside[:, None])
-
-
-@triton.jit
-def _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constexpr):
-    """Gates of the tokens, FOREVER at a document's start; outside the sequence 0, which decays nothing."""
-    gates = tl.load(g_ptr + token * H + head, mask=inside, other=0.0).to(tl.float32)
-    if DOCUMENTS:
-        gates = tl.where(tl.load(starts_ptr + token, mask=inside, other=0) != 0, FOREVER, gates)
-    return gates
-
-
-@triton.jit
-def _load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constexpr):
-    """Gate of the token after each, 0 after the last: sums of these leave a token's own gate out."""
-    t = tl.arange(0, token.shape[0])
-    last = tl.sum(inside.to(tl.int32), axis=0) - 1
-    return _load_gates(g_ptr, starts_ptr, token + 1, t < last, head, H, DOCUMENTS)
-
-
-@triton.jit
-def _load_rates(A_ptr, head, S: tl.constexpr):
-    """Decay rates of one head, for exp2."""
-    return tl.minimum(tl.load(A_ptr + head * S + tl.arange(0, S)).to(tl.float32) * LOG2_E, SLOWEST)
-
-
-@triton.jit
-def _state_at(boundary, S: tl.constexpr, D: tl.constexpr):
-    """Offsets of the (S, D) state at one boundary of one sequence and head."""
-    return boundary.to(tl.int64) * (S * D) + tl.arange(0, S)[:, None] * D + tl.arange(0, D)[None, :]
-
-
-# ---- decays -----------------------------------------------------------------------------------------------------------------------------
-# An exponent is A times a path: the gates between a token and a boundary, added up by themselves and never as a difference of longer sums, so that
-# nothing cancels and FOREVER stays inside its document.
-
-
-@triton.jit
-def _decay(rates, path):
-    """exp(A·path) as (tokens, S)."""
-    return tl.exp2(path[:, None] * rates[None, :])
-
-
-@triton.jit
-def _grow(from_start, to_end, t, LEVEL):
-    """Paths from the start of t's run of L = 2^LEVEL tokens (t included) and to its end (t excluded), for runs of 2L."""
-    upper = (t >> LEVEL) & 1 == 1
-    lower_half = tl.gather(from_start, (((t >> LEVEL) | 1) << LEVEL) - 1, axis=0)       # the whole of it is the path to its last token
-    upper_half = tl.gather(from_start, (((t >> LEVEL) | 1) + 1 << LEVEL) - 1, axis=0)
-    return tl.where(upper, lower_half + from_start, from_start), tl.where(upper, to_end, to_end + upper_half)
-
-
-@triton.jit
-def _meet(t, LEVEL):
-    """[t, u]: tokens in different halves of one block of 2·2^LEVEL tokens."""
-    return (t[:, None] ^ t[None, :]) >> LEVEL == 1
-
-
-@triton.jit
-def _product(x, y):
-    return tl.dot(x, y, input_precision="ieee")
-
-
-@triton.jit
-def _walk(state, key, value, path, whole, rates):
-    """The state after a chunk: decay ⊙ state + Σ_t (key_t ⊙ decay_t) ⊗ value_t, each decayed along its path out of the chunk."""
-    added = _product(tl.trans((key * _decay(rates, path)).to(value.dtype)), value)
-    return state * tl.exp2(rates * whole)[:, None] + added
-
-
-# ---- kernels ----------------------------------------------------------------------------------------------------------------------------
-
-
-@triton.jit(do_not_specialize=["T", "H", "N"])
-def _states_kernel(
-    key_ptr, value_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, gates_ptr,
-    T, H, N,
-    SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr, REVERSE: tl.constexpr,
-):  # fmt: skip
-    """What one span adds to the state, and the sum of its gates.
-
-    Forward: b and v, decayed to the span's end, added at the boundary after it. REVERSE: c and do, decayed to its start, at the boundary before.
-    """
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token, inside = _tokens(row, n * SPAN, T, SPAN)
-    key = _load_rows(key_ptr, token, inside, head, H, S)
-    value = _load_rows(value_ptr, token, inside, head, H, D)
-    gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
-    whole = tl.sum(gates, axis=0)
-    if REVERSE:
-        path = tl.cumsum(gates, axis=0)
-    else:
-        path = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
-    state = _product(tl.trans((key * _decay(_load_rates(A_ptr, head, S), path)).to(value.dtype)), value)
-    sequence = row * H + head
-    boundary = n if REVERSE else n + 1
-    tl.store(states_ptr + _state_at(sequence.to(tl.int64) * (N + 1) + boundary, S, D), state.to(states_ptr.dtype.element_ty))
-    tl.store(gates_ptr + sequence * N + n, whole)
-
-
-@triton.jit(do_not_specialize=["H", "N"])
-def _scan_kernel(
-    states_ptr, gates_ptr, A_ptr, first_ptr, last_ptr,
-    H, N,
-    S: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr, GIVEN: tl.constexpr, REVERSE: tl.constexpr,
-):  # fmt: skip
-    """Add up the states in place, boundary after boundary, for TILE of the S·D numbers of one state; AHEAD boundaries are loaded at once.
-
-    `first` is the state at the boundary where the scan begins (zero unless GIVEN); the one where it ends goes to `last`, in float32.
-    """
-    sequence = tl.program_id(0)
-    number = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    rates = tl.minimum(tl.load(A_ptr + (sequence % H) * S + number // D).to(tl.float32) * LOG2_E, SLOWEST)
-    states_ptr += sequence.to(tl.int64) * (N + 1) * (S * D)
-    gates_ptr += sequence * N
-    state = tl.zeros([TILE], tl.float32)
-    if GIVEN:
-        state = tl.load(first_ptr + sequence.to(tl.int64) * (S * D) + number).to(tl.float32)
-    tl.store(states_ptr + (N if REVERSE else 0) * (S * D) + number, state.to(states_ptr.dtype.element_ty))
-    ahead = tl.arange(0, AHEAD)
-    for begin in range(0, N, AHEAD):
-        step = begin + ahead
-        span = N - 1 - step if REVERSE else step
-        at = (span if REVERSE else span + 1)[:, None].to(tl.int64) * (S * D) + number[None, :]
-        added = tl.load(states_ptr + at, mask=(step < N)[:, None], other=0.0).to(tl.float32)
-        decay = _decay(rates, tl.load(gates_ptr + span, mask=step < N, other=0.0))
-        states = added
-        for k in tl.static_range(AHEAD):
-            now = (ahead == k)[:, None]
-            state = tl.sum(tl.where(now, decay * state[None, :] + added, 0.0), axis=0)
-            states = tl.where(now, state[None, :], states)
-        tl.store(states_ptr + at, states.to(states_ptr.dtype.element_ty), mask=(step < N)[:, None])
-    tl.store(last_ptr + sequence.to(tl.int64) * (S * D) + number, state)
-
-
-@triton.jit(do_not_specialize=["T", "H", "N"])
-def _entering_kernel(
-    v_ptr, b_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, entering_ptr,
-    T, H, N,
-    C: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
-):  # fmt: skip
-    """The state that enters each chunk of one span."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    rates = _load_rates(A_ptr, head, S)
-    sequence = (row * H + head).to(tl.int64)
-    state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
-    for chunk in range(_chunks(n, T, SPAN, C)):
-        tl.store(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
-        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
-        v = _load_rows(v_ptr, token, inside, head, H, D)
-        b = _load_rows(b_ptr, token, inside, head, H, S)
-        whole = tl.sum(_load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0)
-        to_end = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
-        state = _walk(state, b, v, to_end, whole, rates)
-
-
-@triton.jit(do_not_specialize=["T", "H", "N"])
-def _outputs_kernel(
-    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr,
-    T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
-):  # fmt: skip
-    """o of one span, chunk after chunk."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    t = tl.arange(0, C)
-    rates = _load_rates(A_ptr, head, S)
-    state = tl.load(states_ptr + _state_at((row * H + head).to(tl.int64) * (N + 1) + n, S, D)).to(tl.float32)
-    for chunk in range(_chunks(n, T, SPAN, C)):
-        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
-        v = _load_rows(v_ptr, token, inside, head, H, D)
-        b = _load_rows(b_ptr, token, inside, head, H, S)
-        c = _load_rows(c_ptr, token, inside, head, H, S)
-        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
-        whole = tl.sum(from_start, axis=0)
-        to_end = tl.zeros_like(from_start)
-        scores = tl.where(t[:, None] == t[None, :], _product(c, tl.trans(b)), 0.0)
-        for LEVEL in tl.static_range(LEVELS):
-            upper = (t >> LEVEL) & 1 == 1
-            x = (tl.where(upper[:, None], c, b) * _decay(rates, tl.where(upper, from_start, to_end))).to(v.dtype)
-            scores = tl.where(_meet(t, LEVEL) & (t[:, None] > t[None, :]), _product(x, tl.trans(x)), scores)
-            from_start, to_end = _grow(from_start, to_end, t, LEVEL)
-        o = _product(scores.to(v.dtype), v)
-        o += _product((c * _decay(rates, from_start)).to(v.dtype), state.to(v.dtype))
-        _store_rows(o_ptr, o, token, inside, head, H, D)
-        state = _walk(state, b, v, to_end, whole, rates)
-
-
-@triton.jit(do_not_specialize=["T", "H", "N"])
-def _gradients_kernel(
-    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, entering_ptr, do_ptr, dstates_ptr,
-    dv_ptr, db_ptr, dc_ptr, dg_ptr, dA_ptr,
-    T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
-):  # fmt: skip
-    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    t = tl.arange(0, C)
-    earlier, same = t[:, None] < t[None, :], t[:, None] == t[None, :]
-    rates = _load_rates(A_ptr, head, S)
-    sequence = (row * H + head).to(tl.int64)
-    dstate = tl.load(dstates_ptr + _state_at(sequence * (N + 1) + n + 1, S, D)).to(tl.float32)
-    dA_share = tl.zeros([S], tl.float32)
-    chunks = _chunks(n, T, SPAN, C)
-    for step in range(chunks):
-        chunk = chunks - 1 - step
-        token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
-        v = _load_rows(v_ptr, token, inside, head, H, D)
-        do = _load_rows(do_ptr, token, inside, head, H, D)
-        b = _load_rows(b_ptr, token, inside, head, H, S)
-        c = _load_rows(c_ptr, token, inside, head, H, S)
-        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
-        starts = (from_start >= FOREVER).to(tl.int32)
-        whole = tl.sum(from_start, axis=0)
-        to_end = tl.zeros_like(from_start)
-
-        # Through the scores. Both triangles of dpairs are kept, since a level's X holds rows of c and rows of b. A token with itself first.
-        dpairs = tl.where(earlier, _product(v, tl.trans(do)), _product(do, tl.trans(v)))
-        scores_transposed = tl.where(same, _product(b, tl.trans(c)), 0.0)
-        dself = tl.where(same, dpairs, 0.0).to(v.dtype)
-        dc, db = _product(dself, b), _product(dself, c)
-        dpairs = dpairs.to(v.dtype)
-
-        # Level by level, as in the forward. dlog is the gradient of an exponent A·path, signed: t's gate is in a path that ends at t, and out of
-        # one that begins there. It takes X as rounded for the products; then the two ends of a pair cancel outside their path.
-        one = same.to(v.dtype)
-        c_wide, b_wide = _product(one, c), _product(one, b)     # b and c in the layout that products leave, where all the rest is
-        dlog, dA = tl.zeros([C, S], tl.float32), tl.zeros([C, S], tl.float32)
-        for LEVEL in range(LEVELS):
-            upper = (t >> LEVEL) & 1
-            path = tl.where(upper == 1, from_start, to_end)
-            sign = (2 * upper - 1).to(tl.float32)
-            decay = _decay(rates, path)
-            x = (tl.where((upper == 1)[:, None], c_wide, b_wide) * decay).to(v.dtype)
-            meet = _meet(t, LEVEL)
-            scores_transposed = tl.where(meet & earlier, _product(x, tl.trans(x)), scores_transposed)
-            dx = _product(tl.where(meet, dpairs, 0.0).to(v.dtype), x)
-            dlog_level = dx * x
-            dlog += dlog_level * sign[:, None]
-            dA += dlog_level * path[:, None]
-            dx *= decay
-            dc += dx * upper.to(tl.float32)[:, None]
-            db += dx * (1 - upper).to(tl.float32)[:, None]
-            from_start, to_end = _grow(from_start, to_end, t, LEVEL)
-        dv = _product(scores_transposed.to(v.dtype), do)
-
-        # Through the state that enters, the one that leaves, and straight from one to the other.
-        entering = tl.load(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D))
-        dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dstate, axis=1)
-        dA_share += dlog_whole * whole
-
-        dc_in = _product(do, tl.trans(entering.to(v.dtype))) * _decay(rates, from_start)
-        dc += dc_in
-        dlog_in = dc_in * c_wide
-        dA += dlog_in * from_start[:, None]
-
-        decay = _decay(rates, to_end)
-        dv += _product((b_wide * decay).to(v.dtype), dstate.to(v.dtype))
-        db_out = _product(v, tl.trans(dstate.to(v.dtype))) * decay
-        db += db_out
-        dlog_out = db_out * b_wide
-        dA += dlog_out * to_end[:, None]
-
-        # An exponent's gradient goes to every gate in its path: to the gates before t for a path that ends at t, else to those after.
-        into = tl.sum((dlog + dlog_in) * rates[None, :], axis=1)[:, None]
-        out_of = tl.sum(dlog_out * rates[None, :], axis=1)[:, None]
-        shares = tl.where(earlier, out_of, into)                                      # [t, j]: what the path of t gives to the gate of j
-        if DOCUMENTS:
-            document = tl.cumsum(starts, axis=0)
-            shares = tl.where((document[:, None] == document[None, :]) & (starts == 0)[None, :], shares, 0.0)
-        dg = tl.sum(shares, axis=0) + tl.sum(dlog_whole * rates, axis=0)
-        dA_share += tl.sum(dA, axis=0)
-        _store_rows(dv_ptr, dv, token, inside, head, H, D)
-        _store_rows(db_ptr, db, token, inside, head, H, S)
-        _store_rows(dc_ptr, dc, token, inside, head, H, S)
-        tl.store(dg_ptr + token * H + head, (dg / LOG2_E).to(dg_ptr.dtype.element_ty), mask=inside)
-        dstate = _walk(dstate, c, do, from_start, whole, rates)
-    share = (row * N + n) * H + head
-    tl.store(dA_ptr + share.to(tl.int64) * S + tl.arange(0, S), dA_share)
-
-
-# ---- launches ---------------------------------------------------------------------------------------------------------------------------
+SCAN_TILE, SCAN_AHEAD = 128, 8          # numbers of a state that one program adds up, and boundaries that it loads at once
 
 
 class _Sizes(NamedTuple):
-    """Fixed launch parameters by state size: tuning at run time would cost more than it gains."""
+    """Fixed launch parameters: tuning at run time would cost more than it gains."""
 
-    chunk: int
-    span: int
-    warps_states: int
-    warps_walk: int
+    chunk: int      # tokens whose pairs are scored at once
+    block: int      # tokens added to a state at once where nothing is scored
+    span: int       # tokens from one boundary state to the next
+    warps: int      # of a program; as few as hold the state in registers
+
+    @property
+    def levels(self) -> int:
+        return self.chunk.bit_length() - 1
 
 
-def _sizes(S: int, D: int) -> _Sizes:
-    area = S * D
-    if area <= 32 * 32:
-        return _Sizes(chunk=16, span=128, warps_states=4, warps_walk=1)
-    if area <= 64 * 64:
-        return _Sizes(chunk=16, span=128, warps_states=4, warps_walk=2)
-    return _Sizes(chunk=16, span=128, warps_states=8, warps_walk=4)
+def _sizes(v: Tensor, S: int) -> _Sizes:
+    state_bytes = S * v.shape[-1] * v.dtype.itemsize
+    if state_bytes <= 32 * 32 * 2:
+        return _Sizes(chunk=16, block=32, span=128, warps=1)
+    if state_bytes <= 64 * 64 * 2:
+        return _Sizes(chunk=16, block=16, span=128, warps=4)
+    return _Sizes(chunk=16, block=16, span=128, warps=8 if state_bytes <= 128 * 128 * 2 else 16)
+
+
+def _state_dtype(v: Tensor) -> torch.dtype:
+    return torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
 
 
 def _boundary_states(
@@ -361,23 +52,19 @@ def _boundary_states(
     """States at the N + 1 span boundaries (B, H, N+1, S, D), and in float32 the one at the far end."""
     B, T, H, S = key.shape
     D = value.shape[-1]
-    sizes = _sizes(S, D)
+    sizes = _sizes(value, S)
     N = triton.cdiv(T, sizes.span)
     states = value.new_empty(B, H, N + 1, S, D, dtype=_state_dtype(value))
     gates = value.new_empty(B, H, N, dtype=torch.float32)
     last = value.new_empty(B, H, S, D, dtype=torch.float32)
-    _states_kernel[H, N, B](
+    states_kernel[H, N, B](
         key, value, g, starts, A, states, gates, T, H, N,
-        SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, REVERSE=reverse, num_warps=sizes.warps_states,
-    )  # fmt: skip
-    _scan_kernel[B * H, S * D // SCAN_TILE](
-        states, gates, A, first, last, H, N, S=S, D=D, TILE=SCAN_TILE, AHEAD=8, GIVEN=first is not None, REVERSE=reverse, num_warps=1
-    )  # fmt: skip
+        SPAN=sizes.span, BLOCK=sizes.block, S=S, D=D, DOCUMENTS=starts is not None, REVERSE=reverse, num_warps=sizes.warps,
+    )
+    scan_kernel[B * H, S * D // SCAN_TILE](
+        states, gates, A, first, last, H, N, S=S, D=D, TILE=SCAN_TILE, AHEAD=SCAN_AHEAD, GIVEN=first is not None, REVERSE=reverse, num_warps=1,
+    )
     return states, last
-
-
-def _state_dtype(value: Tensor) -> torch.dtype:
-    return torch.bfloat16 if value.dtype == torch.bfloat16 else torch.float32
 
 
 @torch.library.custom_op("hymo::gated_recurrence", mutates_args=())
@@ -389,22 +76,22 @@ def _forward(
     initial_state, starts = (x if x is None else x.contiguous() for x in (initial_state, starts))
     B, T, H, D = v.shape
     S = A.shape[1]
-    sizes = _sizes(S, D)
+    sizes = _sizes(v, S)
     states, final_state = _boundary_states(b, v, g, starts, A, initial_state, reverse=False)
     o = torch.empty_like(v)
     N = states.shape[2] - 1
-    _outputs_kernel[H, N, B](
+    outputs_kernel[H, N, B](
         v, b, c, g, starts, A, states, o, T, H, N,
-        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
-    )  # fmt: skip
+        C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps,
+    )
     return o, final_state, states
 
 
 @_forward.register_fake
-def _(v, b, c, g, A, initial_state, starts):  # type: ignore[no-untyped-def]
+def _(v, b, c, g, A, initial_state, starts):
     B, T, H, D = v.shape
     S = A.shape[1]
-    N = (T + _sizes(S, D).span - 1) // _sizes(S, D).span
+    N = triton.cdiv(T, _sizes(v, S).span)
     return v.new_empty(v.shape), v.new_empty(B, H, S, D, dtype=torch.float32), v.new_empty(B, H, N + 1, S, D, dtype=_state_dtype(v))
 
 
@@ -417,37 +104,37 @@ def _backward(
     dfinal_state, starts = (x if x is None else x.contiguous() for x in (dfinal_state, starts))
     B, T, H, D = v.shape
     S = A.shape[1]
-    sizes = _sizes(S, D)
+    sizes = _sizes(v, S)
     N = states.shape[2] - 1
     entering = states.new_empty(B, H, N * sizes.span // sizes.chunk, S, D)
-    _entering_kernel[H, N, B](
+    entering_kernel[H, N, B](
         v, b, g, starts, A, states, entering, T, H, N,
-        C=sizes.chunk, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
-    )  # fmt: skip
+        C=sizes.chunk, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps,
+    )
     dstates, dinitial_state = _boundary_states(c, do, g, starts, A, dfinal_state, reverse=True)
     dv, db, dc, dg = (torch.empty_like(x) for x in (v, b, c, g))
     dA_shares = A.new_empty(B * N, H, S, dtype=torch.float32)
-    _gradients_kernel[H, N, B](
+    gradients_kernel[H, N, B](
         v, b, c, g, starts, A, entering, do, dstates, dv, db, dc, dg, dA_shares, T, H, N,
-        C=sizes.chunk, LEVELS=sizes.chunk.bit_length() - 1, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps_walk,
-    )  # fmt: skip
+        C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps,
+    )
     return dv, db, dc, dg, dA_shares.sum(0).to(A.dtype), dinitial_state
 
 
 @_backward.register_fake
-def _(v, b, c, g, A, starts, states, do, dfinal_state):  # type: ignore[no-untyped-def]
+def _(v, b, c, g, A, starts, states, do, dfinal_state):
     dinitial_state = states.new_empty(*states.shape[:2], *states.shape[3:], dtype=torch.float32)
     return *(x.new_empty(x.shape) for x in (v, b, c, g, A)), dinitial_state
 
 
-def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
+def _save(ctx, inputs, output):
     v, b, c, g, A, initial_state, starts = inputs
     ctx.save_for_backward(v, b, c, g, A, starts, output[2])
     ctx.initial_dtype = None if initial_state is None else initial_state.dtype
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, do, dfinal_state, _):  # type: ignore[no-untyped-def]
+def _differentiate(ctx, do, dfinal_state, _):
     v, b, c, g, A, starts, states = ctx.saved_tensors
     do = torch.zeros_like(v) if do is None else do
     *gradients, dinitial_state = _backward(v, b, c, g, A, starts, states, do, dfinal_state)
