@@ -26,8 +26,6 @@ from hymo.errors import AblationError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-    from hymo.recipe import Recipe
-
 
 @dataclass(frozen=True)
 class Options:
@@ -59,6 +57,8 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
     device = find_device(base_recipe(experiments, None, overrides).train.device)
     torch.set_num_threads(options.threads)
     jobs = options.jobs or (max(1, cores() // options.threads) if device.type == "cpu" else 1)
+    store = Store(options.store)
+    run_on = engine(options.on, store, jobs, device)
     scale = options.scale or chosen_scale(experiments, overrides, options, jobs, device, screen)
     plan = make_plan(
         experiments,
@@ -77,9 +77,8 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
     if options.dry_run:
         return None
     price.check_memory(whole, device, jobs)
-    store = Store(options.store)
     with Watch(screen, store) as watch:
-        site = Site(store, engine(options.on, store, jobs, device), str(device), options.threads, watch.say, watch)
+        site = Site(store, run_on, str(device), options.threads, watch.say, watch)
         result = conduct(plan, site, fresh=options.fresh)
     show_result(screen, result)
     screen.print(f"report: {store.root / folder_name(plan) / 'report.html'}", markup=False, soft_wrap=True)
@@ -111,10 +110,8 @@ def chosen_scale(
     arms = options.arms or [arm for experiment in experiments for arm in experiment.definition.arms]
     runs = (1 + options.aa + len(arms)) * options.seeds
 
-    def at(scale: str) -> Recipe:
-        return base_recipe(experiments, scale, overrides, options.threads)
-
-    scale, words = price.choose_scale(str(name), known, at, runs, jobs, options.within, device)
+    recipes = {scale: base_recipe(experiments, scale, overrides, options.threads) for scale in [*known, "full"]}
+    scale, words = price.choose_scale(str(name), recipes, runs, jobs, options.within, device)
     for sentence in words:
         screen.print(sentence, markup=False, soft_wrap=True)
     return scale

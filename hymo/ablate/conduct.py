@@ -80,9 +80,7 @@ def run_all(plan: Plan, specs: Specs, site: Site, session: str) -> tuple[Plan, d
         open_arms = [arm.label for arm, verdict in zip(plan.arms, standing, strict=True) if verdict == Verdict.INCONCLUSIVE]
         if not open_arms:
             break
-        site.say(
-            f"after {stage} seeds {', '.join(open_arms)} {'is' if len(open_arms) == 1 else 'are'} not decided: on to {stages[stages.index(stage) + 1]} seeds"
-        )
+        site.say(f"not decided after {stage} seeds: {', '.join(open_arms)}; on to {stages[stages.index(stage) + 1]}")
     return now, outcomes
 
 

@@ -16,7 +16,7 @@ import inspect
 import json
 import platform
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,11 @@ def _types(value: Any) -> Iterator[str]:
 def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode())
-        digest.update(content)
+        digest.update(f"{path.name} {_content(path)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+@cache
+def _content(path: Path) -> str:
+    """Digest of a file as this process first saw it, which is as it imported it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

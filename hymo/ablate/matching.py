@@ -53,7 +53,7 @@ def matched(experiment: Experiment, arm: str, recipe: Recipe, baseline: Cost) ->
         else "it has no width of match.solve"
     )
     raise experiment.error(
-        f"arm {arm!r} must keep {match.by} within {match.tolerance:.1%} of the baseline's, but got {first:+.2%}; {tried}, or match by none",
+        f"arm {arm!r} must keep {match.by} within {match.tolerance * 100:g} % of the baseline's, but got {first:+.2%}; {tried}, or match by none",
         "arms",
         arm,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +24,10 @@ class Price:
     disk: int  # one checkpoint kept: weights and optimizer
 
 
-def price(plan: Plan, device: torch.device) -> dict[str, Price]:
-    """Price of one run of each arm. The baseline is timed; arms are taken to run in proportion to their FLOPs."""
-    per_flop = sizing.estimate(plan.baseline.recipe, device) / sizing.work(plan.baseline.recipe)
+def price(plan: Plan, device: torch.device, per_flop: float | None = None) -> dict[str, Price]:
+    """Price of one run of each arm. Arms are taken to run in proportion to their FLOPs, at `per_flop` seconds; by default the baseline's."""
+    if per_flop is None:
+        per_flop = sizing.estimate(plan.baseline.recipe, device) / sizing.work(plan.baseline.recipe)
     return {arm.label: _of(arm, device, per_flop) for arm in plan.everything}
 
 
@@ -53,11 +54,8 @@ def check_memory(whole: Price, device: torch.device, jobs: int) -> None:
         )
 
 
-def choose_scale(
-    name: str, known: list[str], load: Callable[[str], Recipe], runs: int, jobs: int, within: float, device: torch.device
-) -> tuple[str, list[str]]:
+def choose_scale(name: str, recipes: Mapping[str, Recipe], runs: int, jobs: int, within: float, device: torch.device) -> tuple[str, list[str]]:
     """The largest scale whose whole ablation, `runs` runs `jobs` at a time, ends within `within` seconds by estimate; and why, in words."""
     each = within * jobs / runs
-    choice = sizing.choose(name, [*known, "full"], load, each, device)
-    words = [f"{runs} runs, {jobs} at a time, within {in_time(within)}: {in_time(each)} each.", *choice.words]
-    return choice.chosen.scale, words
+    choice = sizing.choose(name, recipes, each, device)
+    return choice.chosen.scale, [f"{runs} runs, {jobs} at a time, within {in_time(within)}: {in_time(each)} each.", *choice.words]

@@ -48,9 +48,9 @@ def show_plan(console: Console, plan: Plan, prices: Mapping[str, Price], total: 
     console.print(table)
     for why in plan.left_out:
         console.print(f"left out: {why}", markup=False)
-    runs = len(plan.everything) * len(plan.seeds)
+    runs, threads = len(plan.everything) * len(plan.seeds), plan.baseline.recipe.train.threads
     console.print(
-        f"{runs} runs ({len(plan.everything)} × {len(plan.seeds)} seeds) at scale {plan.scale}, {jobs} at a time, {plan.baseline.recipe.train.threads} threads each: "
+        f"{runs} runs ({len(plan.everything)} × {len(plan.seeds)} seeds) at scale {plan.scale}, {jobs} at a time on {threads} CPU thread(s) each: "
         f"about {in_time(total.seconds)}, {in_bytes(total.disk)} of disk",
         markup=False,
     )
@@ -123,7 +123,7 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
     if known:
         worst = max(known, key=lambda row: row["detectable"])
         said.append(
-            f"With these seeds a difference of {worst['detectable']:.4f} ({worst['arm']}, the noisiest) is found 8 times in 10, corrected for {len(arms)} arms."
+            f"With these seeds a difference of {worst['detectable']:.4f} ({worst['arm']}, the noisiest) is found 8 times in 10, Holm included."
         )
     if result["noise_floor"]:
         floor = result["noise_floor"]

@@ -88,6 +88,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
     torch.set_num_threads(spec.threads)
     recipe = recipe_from_dict(spec.recipe, allow_code=True)
     data = open_data(recipe)
+    _check_same(recipe, spec, data.fingerprint)
     # Only the initial weights' seed differs in an A/A arm: its data were opened with the run's own.
     seeded = recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": spec.init_seed})})
     folder = store.run(spec.key)
@@ -106,6 +107,17 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
     if result.status == "diverged":
         return Outcome(Status.DIVERGED, curve=_curve(result), error=f"at step {result.step + 1}")
     return finished(seeded, data, result, folder)
+
+
+def _check_same(recipe: Recipe, spec: RunSpec, data_fingerprint: str) -> None:
+    """Refuse to compute under a key that is another run's: a source file or the data changed after the ablation was planned."""
+    from hymo.ablate.key import ingredients
+    from hymo.train.parallel import find_device
+
+    now = ingredients(recipe, spec.init_seed, data_fingerprint, str(find_device(recipe.train.device)), spec.threads)
+    changed = [name for name in {**spec.ingredients, **now} if spec.ingredients.get(name) != now.get(name)]
+    if changed:
+        raise AblationError(f"a run must be computed with what it was planned with, but got another {', '.join(changed)}; start the command again")
 
 
 def finished(recipe: Recipe, data: Data, result: TrainResult, folder: Path) -> Outcome:
