@@ -169,7 +169,7 @@ class Live(Display):
         self._live.stop()
 
     def say(self, words: str) -> None:
-        self.console.print(words, markup=False, emoji=False, soft_wrap=True)
+        self.console.print(words, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def step(self, info: StepInfo) -> None:
         self.info, self.left = info, self.clock.left(info.step, info.steps)
