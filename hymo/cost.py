@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from hymo.block import Block
 from hymo.init import enclosing
@@ -28,8 +29,6 @@ _PER_MULTIPLY_ADD = 2
 _TRAIN_PER_FORWARD = 3
 _FP32 = 4
 _MARGIN = 1.15
-_CACHE_BYTES = 2        # a key-value cache is kept in bf16
-_STATE_BYTES = 4        # a recurrent state in fp32
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,8 @@ class LayerCost:
     flops_per_token_forward: float
     cache_elems: int                    # numbers kept per sequence that grow with the context, at `context` tokens
     state_elems: int                    # numbers kept per sequence at any context
+    cache_bytes: int                    # both in bytes, see Cost
+    state_bytes: int
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Cost:
     flops_per_token_forward: float      # attention causal: half of a square
     flops_per_token_train: float        # attention causal: half of a square
     flops_per_token_train_square: float
-    kv_bytes: int                       # key-value caches of one sequence, bf16
-    state_bytes: int                    # recurrent states of one sequence, fp32
+    kv_bytes: int                       # what decoding keeps of one sequence that grows with the context: key-value caches, in the compute type
+    state_bytes: int                    # and what does not: recurrent states in fp32, a convolution's last inputs in the compute type
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,16 @@ class _Entry:
 
 
 def count(recipe: Recipe) -> Cost:
-    """The cost of `recipe` at its train.seq_len."""
-    return count_model(build_hymo(recipe, device="meta"), recipe.train.seq_len)
+    """The cost of `recipe` at its train.seq_len; decoding computes in bf16 unless train.dtype says fp32."""
+    dtype = torch.float32 if recipe.train.dtype == "fp32" else torch.bfloat16
+    return count_model(build_hymo(recipe, device="meta"), recipe.train.seq_len, dtype)
 
 
-def count_model(model: HyMo, context: int) -> Cost:
-    """The cost of a model, whatever device it is on, reading sequences of `context` tokens."""
+def count_model(model: HyMo, context: int, dtype: torch.dtype = torch.bfloat16) -> Cost:
+    """The cost of a model, whatever device it is on, reading sequences of `context` tokens, and decoding in `dtype`."""
     entries = [*_parameters(model), *_mixing(model, context), *_heads(model)]
     rows = list(dict.fromkeys(entry.row for entry in entries if entry.stored or entry.flops))
-    layers = [_layer_cost(model, index, entries, context) for index in range(len(model.layers))]
+    layers = [_layer_cost(model, index, entries, context, dtype) for index in range(len(model.layers))]
     forward = sum(entry.flops for entry in entries)
     # Causal attention is linear in the context, so the whole square is what twice the context would do causally.
     square = forward + sum(entry.flops for entry in _mixing(model, 2 * context)) - sum(entry.flops for entry in _mixing(model, context))
@@ -107,8 +109,8 @@ def count_model(model: HyMo, context: int) -> Cost:
         flops_per_token_forward=forward,
         flops_per_token_train=_TRAIN_PER_FORWARD * forward,
         flops_per_token_train_square=_TRAIN_PER_FORWARD * square,
-        kv_bytes=_CACHE_BYTES * sum(layer.cache_elems for layer in layers),
-        state_bytes=_STATE_BYTES * sum(layer.state_elems for layer in layers),
+        kv_bytes=sum(layer.cache_bytes for layer in layers),
+        state_bytes=sum(layer.state_bytes for layer in layers),
     )
 
 
@@ -174,10 +176,11 @@ def _component(model: HyMo, row: str, entries: list[_Entry]) -> Component:
     )
 
 
-def _layer_cost(model: HyMo, index: int, entries: list[_Entry], context: int) -> LayerCost:
+def _layer_cost(model: HyMo, index: int, entries: list[_Entry], context: int, dtype: torch.dtype) -> LayerCost:
     layer = model.layer(index)
     own = [entry for entry in entries if entry.layer == index]
     state = layer.mixer.state_elems(0)
+    cache = layer.mixer.state_elems(context) - state
     return LayerCost(
         index=index,
         name=layer.info.name,
@@ -186,9 +189,20 @@ def _layer_cost(model: HyMo, index: int, entries: list[_Entry], context: int) ->
         active=round(sum(entry.active for entry in own)),
         stored=sum(entry.stored for entry in own),
         flops_per_token_forward=sum(entry.flops for entry in own),
-        cache_elems=layer.mixer.state_elems(context) - state,
+        cache_elems=cache,
         state_elems=state,
+        cache_bytes=dtype.itemsize * cache,
+        state_bytes=_state_bytes(layer.mixer, dtype),
     )
+
+
+def _state_bytes(mixer: Block, dtype: torch.dtype) -> int:
+    """Bytes of a state before its first token: each part is of the type that the mixer gives it. In fp32 when the mixer does not decode."""
+    try:
+        state = mixer.initial_state(1, "meta", dtype)
+    except NotImplementedError:
+        return _FP32 * mixer.state_elems(0)
+    return sum(part.nbytes for part in tree_leaves(state) if isinstance(part, torch.Tensor))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------------------

@@ -39,9 +39,13 @@ def test_v1_layers(v1):
 
 
 def test_v1_decoding_state(v1):
-    # 160 numbers a token in each of 8 MLA layers, bf16; 40,960 + 3*1,280 numbers in each of 24 GDN layers, fp32
+    # 160 numbers a token in each of 8 MLA layers, bf16; in each of 24 GDN layers a state of 40,960, fp32, and three inputs of 1,280, bf16
     assert v1.kv_bytes == 2 * 8 * 160 * 4096
-    assert v1.state_bytes == 4 * 24 * (40_960 + 3 * 1_280)
+    assert v1.state_bytes == 24 * (4 * 40_960 + 2 * 3 * 1_280)
+    exact = count(load_recipe("v1_0", ["train.dtype=fp32"]))
+    assert exact.kv_bytes == 4 * 8 * 160 * 4096
+    assert exact.state_bytes == 4 * 24 * (40_960 + 3 * 1_280)
+    assert [(layer.cache_bytes, layer.state_bytes) for layer in v1.layers[:2]] == [(2 * 160 * 4096, 0), (0, 4 * 40_960 + 2 * 3 * 1_280)]
 
 
 def test_v1_flops(v1):

@@ -29,7 +29,7 @@ RANKS = [
     {"model"},
     {"activations", "cost"},
     {"train", "evaluate"},
-    {"facts", "tracking", "runs", "sizing", "display", "generate", "export", "probes"},
+    {"facts", "tracking", "runs", "sizing", "display", "trained", "generate", "export", "figures", "probes"},
     {"ablate", "search"},
     {"cli"},
     {"__init__", "__main__"},

@@ -166,5 +166,8 @@ class Numbers(Tokenizer):
             raise DataError(f"tokens of this task must lie in 0 … {self.vocab_size - 1}")
         return encoded
 
+    def piece(self, token: int) -> bytes:
+        return f" {token}".encode()
+
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(map(str, ids))

@@ -47,6 +47,10 @@ class Tokenizer(ABC):
         """The tokens of a text; `<|endoftext|>` is not appended."""
         return [int(i) for i in self.encode_many([text.encode("utf-8", "surrogatepass")])[0]]
 
+    def piece(self, token: int) -> bytes:
+        """What a token adds to a text that is written as it comes; nothing for special tokens."""
+        return self.token_bytes[token]
+
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of tokens; special tokens are empty."""
         return b"".join(self.token_bytes[i] for i in ids)

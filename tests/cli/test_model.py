@@ -17,7 +17,7 @@ def test_json_has_what_a_machine_needs(hymo):
     assert (found["active"], found["stored"]) == (434_454_144, 1_128_087_168)
     assert sum(row["stored"] for row in found["components"]) == found["stored"]
     assert 3.6e9 < found["flops_per_token_train"] < 3.8e9
-    assert found["state_bytes"] == 24 * (40_960 + 3 * 1_280) * 4
+    assert found["state_bytes"] == 24 * (40_960 * 4 + 3 * 1_280 * 2)
     assert found["kv_bytes"] == 8 * 160 * 4096 * 2
     assert set(found["memory_bytes"]) >= {"weights", "gradients", "optimizer", "activations", "logits"}
 

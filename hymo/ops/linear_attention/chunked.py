@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 32
+CHUNK = 32      # tokens at most, and the least power of two that holds a shorter row
 
 
 def decayed_scores(q_nCK: Tensor, k_nCK: Tensor, G_nCK: Tensor) -> Tensor:
@@ -45,17 +45,18 @@ def linear_attention_chunked(
 ) -> tuple[Tensor, Tensor]:
     """O(T C) work, T / C sequential steps, fp32 inside; differentiable by autograd."""
     T = q_BTHK.shape[1]
-    pad = -T % CHUNK
+    C = min(CHUNK, 1 << (T - 1).bit_length())
+    pad = -T % C
 
     def chunks(x: Tensor) -> Tensor:                                        # (B, T, H, ·) -> (B, H, N, C, ·)
         padded = F.pad(x, (0, 0, 0, 0, 0, pad))
-        return padded.reshape(len(x), -1, CHUNK, *x.shape[2:]).permute(0, 3, 1, 2, 4)
+        return padded.reshape(len(x), -1, C, *x.shape[2:]).permute(0, 3, 1, 2, 4)
 
     q, k, v = chunks(q_BTHK), chunks(k_BTHK), chunks(v_BTHV)
     if starts_BT is None:
         G = chunks(log_decay_BTHK).cumsum(dim=-2)
     else:
-        begun = F.pad(starts_BT, (0, pad)).reshape(len(starts_BT), 1, -1, CHUNK).cumsum(-1)    # (B, 1, N, C)
+        begun = F.pad(starts_BT, (0, pad)).reshape(len(starts_BT), 1, -1, C).cumsum(-1)    # (B, 1, N, C)
         same = begun[..., :, None] == begun[..., None, :]
         G = same.tril().to(q.dtype) @ chunks(log_decay_BTHK)               # a product, so that not even a gradient's rounding crosses
     scores = decayed_scores(q, k, G)
