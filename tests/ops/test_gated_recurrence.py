@@ -147,11 +147,11 @@ def test_state_carried_over_a_split_continues_the_sequence(impl, cuts):
         torch.testing.assert_close(last, final, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("impl", ["reference", "chunked"])
+@pytest.mark.parametrize("impl", IMPLS)
 def test_a_start_forgets_even_where_nothing_decays(impl):
-    inputs = seeded(8, H=1, state=True)
+    inputs = seeded(8, dtype=torch.float32, device="cuda" if CUDA and impl == "triton" else "cpu", H=1, state=True)
     inputs["A_HS"] = torch.zeros_like(inputs["A_HS"])
-    inputs["starts_BT"] = torch.arange(8)[None] == 5
+    inputs["starts_BT"] = torch.arange(8, device=inputs["A_HS"].device)[None] == 5
     o, _ = call(impl, **inputs)
     tail = {name: value[:, 5:] for name, value in inputs.items() if name not in ("A_HS", "initial_state_BHSD", "starts_BT")}
     torch.testing.assert_close(o[:, 5:], call(impl, **tail, A_HS=inputs["A_HS"])[0])
@@ -179,6 +179,13 @@ def test_the_operator_is_registered_for_torch_compile():
     x = seeded(3, dtype=torch.float32, device="cuda" if CUDA else "cpu", B=1, H=1, documents=True, state=True)
     leaves = [x[name].requires_grad_() for name in ("v_BTHD", "b_BTHS", "c_BTHS", "g_BTH", "A_HS", "initial_state_BHSD")]
     torch.library.opcheck(_forward, (*leaves, x["starts_BT"]), test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+
+@pytest.mark.parametrize("impl", ["chunked", "triton"])
+def test_shapes_are_known_without_computing(impl):
+    inputs = seeded(7, S=3, D=5, dtype=torch.bfloat16, device="meta")
+    o, final = call(impl, **inputs)
+    assert (o.shape, o.dtype, final.shape, final.dtype) == ((1, 7, 2, 5), torch.bfloat16, (1, 2, 3, 5), torch.float32)
 
 
 @on_gpu

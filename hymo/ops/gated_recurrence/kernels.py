@@ -94,8 +94,9 @@ def _decay(rates, path):
 def _grow(from_start, to_end, t, LEVEL):
     """Paths from the start of t's run of L = 2^LEVEL tokens (t included) and to its end (t excluded), for runs of 2L."""
     upper = (t >> LEVEL) & 1 == 1
-    lower_half = tl.gather(from_start, (((t >> LEVEL) | 1) << LEVEL) - 1, axis=0)       # the whole of it is the path to its last token
-    upper_half = tl.gather(from_start, (((t >> LEVEL) | 1) + 1 << LEVEL) - 1, axis=0)
+    middle = ((t >> LEVEL) | 1) << LEVEL
+    lower_half = tl.gather(from_start, middle - 1, axis=0)                      # all of it: the path to its last token
+    upper_half = tl.gather(from_start, middle + (1 << LEVEL) - 1, axis=0)
     return tl.where(upper, lower_half + from_start, from_start), tl.where(upper, to_end, to_end + upper_half)
 
 
