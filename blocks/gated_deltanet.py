@@ -91,6 +91,7 @@ class GatedDeltanet(Block):
         q, k, v_BTHV = (z.unflatten(-1, heads) for z in F.silu(qkv).split([keys, keys, c.n_heads * c.value_dim], dim=-1))
         q_BTHK, k_BTHK = F.normalize(q.float(), dim=-1) * c.head_dim**-0.5, F.normalize(k.float(), dim=-1)
         decay_BTH = -self.A_log.exp() * timestep(self.a_proj(x_BTD), self.dt_bias)
+        ctx.measure("decay_rate", lambda: -decay_BTH)
         beta_BTH = torch.sigmoid(self.b_proj(x_BTD).float()) * (2 if c.negative_eigenvalues else 1)
         o_BTHV, state_BHKV = linear_attention(
             q_BTHK, k_BTHK, v_BTHV, decay_BTH, beta_BTH, initial_state_BHKV=state_BHKV, starts_BT=ctx.starts_BT, impl=c.impl

@@ -109,6 +109,7 @@ class Gdn(Block):
         u = F.silu(u)
         v_BTHD, b_BTHS, c_BTHS = (torch.unflatten(x, -1, heads) for x in (u, self.b_proj(u), self.c_proj(u)))
         decay_BTH, output_BTH = self._gates(u)
+        ctx.measure("decay_rate", lambda: decay_BTH * self.A_log.exp().mean(dim=-1))
         written, rope_on = v_BTHD, self.config.rope_on
         if "v" in rope_on:
             written = self.rope(v_BTHD, ctx)

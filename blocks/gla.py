@@ -71,6 +71,7 @@ class Gla(Block):
         c, heads = self.config, (self.config.n_heads, -1)
         q_BTHK, k_BTHK, v_BTHV = (project(x_BTD).unflatten(-1, heads) for project in (self.q_proj, self.k_proj, self.v_proj))
         decay_BTHK = F.logsigmoid(self.a_proj(x_BTD).float()).unflatten(-1, heads) / c.gate_temperature
+        ctx.measure("decay_rate", lambda: -decay_BTHK.mean(dim=-1))
         o_BTHV, state = linear_attention(
             q_BTHK * c.head_dim**-0.5, k_BTHK, v_BTHV, decay_BTHK, initial_state_BHKV=state, starts_BT=ctx.starts_BT, impl=c.impl
         )

@@ -75,6 +75,7 @@ class Kda(Block):
         q, k, v_BTHV = (z.unflatten(-1, heads) for z in F.silu(qkv).chunk(3, dim=-1))
         q_BTHK, k_BTHK = F.normalize(q.float(), dim=-1) * c.head_dim**-0.5, F.normalize(k.float(), dim=-1)
         decay_BTHK = -self.A_log.exp()[:, None] * timestep(self.f_proj(x_BTD), self.dt_bias).unflatten(-1, heads)
+        ctx.measure("decay_rate", lambda: -decay_BTHK.mean(dim=-1))
         beta_BTH = torch.sigmoid(self.b_proj(x_BTD).float())
         o_BTHV, state_BHKV = linear_attention(
             q_BTHK, k_BTHK, v_BTHV, decay_BTHK, beta_BTH, initial_state_BHKV=state_BHKV, starts_BT=ctx.starts_BT, impl=c.impl

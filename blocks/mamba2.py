@@ -89,6 +89,7 @@ class Mamba2(Block):
         x_BTHV = x.unflatten(-1, (c.n_heads, -1))
         write_BTHS, read_BTHS = (z.unflatten(-1, (c.n_groups, -1)).repeat_interleave(c.n_heads // c.n_groups, dim=2) for z in (write, read))
         step_BTH = timestep(self.dt_proj(x_BTD), self.dt_bias)
+        ctx.measure("decay_rate", lambda: self.A_log.exp() * step_BTH)
         o_BTHV, state_BHSV = linear_attention(
             read_BTHS, write_BTHS, x_BTHV * step_BTH[..., None], -self.A_log.exp() * step_BTH,
             initial_state_BHKV=state_BHSV, starts_BT=ctx.starts_BT, impl=c.impl,

@@ -100,6 +100,7 @@ class Moe(Block):
         if kept_NK is not None:
             weights_NK = torch.where(kept_NK, weights_NK, 0)
         self._record(assigned_BTE, kept_NK, real_BT, ctx)
+        ctx.measure("moe/load", lambda: assigned_BTE / self.config.top_k)       # share of each expert
         if self.config.balance == "aux_loss":
             ctx.losses["moe/aux"] = self._aux_loss(assigned_BTE, probs_NE.view(b, t, -1), real_BT)
         y_ND = self._experts(x_ND, chosen_NK, weights_NK)

@@ -78,6 +78,7 @@ class Context:
     past           decoding only: the context of every token that was read before this pass (`whole` of the pass before); None at the start
     losses         auxiliary losses by name, already weighted: the stack adds them to the training loss, each under its layer's name
     metrics        detached scalars by name, for the log (`moe/drop_frac`, …), likewise
+    measures       what an evaluation asks blocks for: by name, a vector summed over tokens, and their number; None: nobody asks. See `measure`
     cache          scratch shared by the layers of this pass (rotation tables, attention masks); see `once`
     recomputing    True while activation checkpointing runs a layer again in the backward pass: statistics must not count twice
 
@@ -89,6 +90,7 @@ class Context:
     past: Context | None = None
     losses: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    measures: dict[str, tuple[Tensor, Tensor]] | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
     recomputing: bool = False
 
@@ -152,6 +154,15 @@ class Context:
     def no_heads(self, width: int) -> Tensor:
         """Empty heads of this width, (B, T, 0, width)."""
         return torch.empty(*self.positions_BT.shape, 0, width, device=self.positions_BT.device)
+
+    def measure(self, name: str, make: Callable[[], Tensor]) -> None:
+        """Report a vector of each token (B, T, X), of which the mean is wanted (`moe/load`, `decay_rate`). Padding does not count."""
+        if self.measures is None:
+            return
+        value_BTX, real_BT = make().detach(), torch.ones_like(self.positions_BT, dtype=torch.bool)
+        if self.documents_BT is not None:
+            real_BT = self.documents_BT >= 0
+        self.measures[name] = ((value_BTX * real_BT[..., None]).double().sum(dim=(0, 1)), real_BT.sum())
 
     def once(self, key: Any, make: Callable[[], Shared]) -> Shared:
         """The value of `key` for this pass: `make()` the first time, shared by every later layer that asks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,19 +26,22 @@ class EvalResult:
                        neither. None when no label stands for bytes (a synthetic task)
     tokens             labels counted in `loss`
     loss_by_position   {2^j: nats per label} over the labels whose context inside their own document is 2^j … 2^(j+1)−1 tokens long
+    measures           what the blocks measured, mean over tokens: `moe/load/M0`, the share of each expert; `decay_rate/G0`, −log decay of each head
     """
 
     loss: float
     bpb: float | None
     tokens: int
     loss_by_position: dict[int, float]
+    measures: dict[str, list[float]] = field(default_factory=dict)
 
 
 @torch.no_grad()
-def evaluate(model: HyMo, data: Data, recipe: Recipe, *, world: World | None = None, rows: int | None = None) -> EvalResult:
+def evaluate(model: HyMo, data: Data, recipe: Recipe, *, world: World | None = None, rows: int | None = None, measure: bool = False) -> EvalResult:
     """The model in evaluation mode on all of `data.validation`, under the recipe's compute type; its mode is restored.
 
-    `rows` at once, by default about 16,384 tokens. With a `world`, every rank reads its share and all get the result.
+    `rows` at once, by default about 16,384 tokens. With a `world`, every rank reads its share and all get the result. `measure` asks the blocks for
+    what they measure, too.
     """
     device = next(model.parameters()).device
     world = world or World(device)
@@ -52,9 +55,10 @@ def evaluate(model: HyMo, data: Data, recipe: Recipe, *, world: World | None = N
         for batch in data.validation(size):
             moved = batch.to(device)
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                losses = model.loss(moved, per_token=True, mtp=False)
+                losses = model.loss(moved, per_token=True, mtp=False, measure=measure)
             assert losses.per_token_BT is not None
             sums.add(moved, losses.per_token_BT, bytes_W)
+            sums.add_measures(losses.measures)
     finally:
         model.train(training)
     return sums.result(world)
@@ -66,6 +70,7 @@ class Sums:
 
     buckets_2J: Tensor
     bytes_2: Tensor
+    measures: dict[str, Tensor] = field(default_factory=dict)       # sums over tokens, their number last
 
     @staticmethod
     def zeros(seq_len: int, device: torch.device) -> Sums:
@@ -84,15 +89,23 @@ class Sums:
         size_BT = bytes_W[labels_BT.clamp(min=0)] * counted_BT
         self.bytes_2 += torch.stack([(nats_BT * (size_BT > 0)).sum(), size_BT.sum().double()])
 
+    def add_measures(self, measures: dict[str, tuple[Tensor, Tensor]]) -> None:
+        """Count what the blocks measured on one batch."""
+        for name, (total_X, tokens) in measures.items():
+            both = torch.cat([total_X, tokens[None].to(total_X.dtype)])
+            self.measures[name] = self.measures[name] + both if name in self.measures else both
+
     def result(self, world: World) -> EvalResult:
         """Bring the sums of all ranks together, and to the host."""
-        flat = world.sum(torch.cat([self.buckets_2J.flatten(), self.bytes_2]))
-        nats, counts = flat[:-2].view(2, -1).tolist()
-        byte_nats, size = flat[-2:].tolist()
+        parts = [self.buckets_2J.flatten(), self.bytes_2, *self.measures.values()]
+        buckets, of_bytes, *measured = torch.split(world.sum(torch.cat(parts)), [len(part) for part in parts])
+        nats, counts = buckets.view(2, -1).tolist()
+        byte_nats, size = of_bytes.tolist()
         total = sum(counts)
         return EvalResult(
             loss=sum(nats) / total if total else math.nan,
             bpb=byte_nats / (math.log(2) * size) if size else None,
             tokens=int(total),
             loss_by_position={2**j: nats[j] / count for j, count in enumerate(counts) if count},
+            measures={name: (both[:-1] / both[-1].clamp(min=1)).tolist() for name, both in zip(self.measures, measured, strict=True)},
         )

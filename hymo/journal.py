@@ -11,7 +11,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Journal:
         self.uid: str | None = None
         for event, end in read(self.path):
             self._end = end
-            if event["event"] == "metrics":
+            if event["event"] in ("metrics", "vectors"):
                 self._last_step.update(dict.fromkeys(event["values"], event["step"]))
             elif event["event"] == "start":
                 self.uid = event["uid"]
@@ -57,10 +57,17 @@ class Journal:
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Record the metrics of a step, those of them that are not on record yet."""
-        fresh = {name: float(value) for name, value in values.items() if step > self._last_step.get(name, -1)}
+        self._once("metrics", step, {name: float(value) for name, value in values.items()})
+
+    def vectors(self, step: int, values: dict[str, list[float]]) -> None:
+        """Likewise for vectors: they stay here, for pictures, and are sent nowhere."""
+        self._once("vectors", step, values)
+
+    def _once(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+        fresh = {name: value for name, value in values.items() if step > self._last_step.get(name, -1)}
         if fresh:
             self._last_step.update(dict.fromkeys(fresh, step))
-            self.append("metrics", step=step, values=fresh)
+            self.append(event, step=step, values=fresh)
 
     def close(self) -> None:
         """Bring the file to the disk itself and let it go."""

@@ -43,6 +43,7 @@ class Losses:
     mtp_counts: list[Tensor] = field(default_factory=list)
     aux: dict[str, Tensor] = field(default_factory=dict)            # weighted, a mean over the batch's rows
     metrics: dict[str, Tensor] = field(default_factory=dict)        # detached
+    measures: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)    # what blocks measured: sums over tokens, their number
     per_token_BT: Tensor | None = None                              # main loss of each position, 0 where there is no label; no gradient
 
 
@@ -153,13 +154,16 @@ class HyMo(nn.Module):
         hidden_BTD = self._hidden(tokens_BT, Context.for_tokens(_shape(tokens_BT), tokens_BT.device))
         return self._logits(hidden_BTD[where_BT])
 
-    def loss(self, batch: Batch, *, per_token: bool = False, mtp: bool = True) -> Losses:
-        """Cross-entropy of the main head, and of the extra heads unless `mtp` is False; see Losses."""
+    def loss(self, batch: Batch, *, per_token: bool = False, mtp: bool = True, measure: bool = False) -> Losses:
+        """Cross-entropy of the main head, and of the extra heads unless `mtp` is False; with `measure`, what the blocks measure. See Losses."""
         tokens_BT = batch.inputs
         ctx = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, batch.input_documents)
+        ctx.measures = {} if measure else None
         hidden_BTD = self._hidden(tokens_BT, ctx)
         main_sum, main_count, per_token_BT = self._cross_entropy(hidden_BTD, batch.labels())
-        losses = Losses(main_sum, main_count, aux=ctx.losses, metrics=ctx.metrics, per_token_BT=per_token_BT if per_token else None)
+        losses = Losses(main_sum, main_count, aux=ctx.losses, metrics=ctx.metrics, measures=ctx.measures or {})
+        if per_token:
+            losses.per_token_BT = per_token_BT
         for k, ahead_BTD in enumerate(self.mtp(hidden_BTD, tokens_BT, self.embedding, ctx) if mtp else [], start=1):
             total, count, _ = self._cross_entropy(ahead_BTD, batch.labels(k))
             losses.mtp_sums.append(total)
@@ -178,10 +182,12 @@ class HyMo(nn.Module):
     def _run(self, layer: Layer, x_BTD: Tensor, ctx: Context) -> Tensor:
         """The layer's output. What it reports is kept under its name; every layer starts from an empty report, so that to the compiler all layers
         of a kind are one."""
-        own = replace(ctx, losses={}, metrics={})
+        own = replace(ctx, losses={}, metrics={}, measures=None if ctx.measures is None else {})
         y_BTD: Tensor = self._recomputed(layer, x_BTD, own) if self.checkpoint_activations and torch.is_grad_enabled() else layer(x_BTD, own)
         ctx.losses.update({f"{name}/{layer.info.name}": value for name, value in own.losses.items()})
         ctx.metrics.update({f"{name}/{layer.info.name}": value for name, value in own.metrics.items()})
+        if ctx.measures is not None and own.measures is not None:
+            ctx.measures.update({f"{name}/{layer.info.name}": value for name, value in own.measures.items()})
         return y_BTD
 
     def _recomputed(self, layer: Layer, x_BTD: Tensor, own: Context) -> Tensor:

@@ -254,6 +254,10 @@ class MlflowTracker:
         """Put metrics on record; a (name, step) that is on record already stays as it is."""
         self._journal.metrics(step, values)
 
+    def vectors(self, step: int, values: dict[str, list[float]]) -> None:
+        """Put vectors on record. They stay in the journal: MLflow would show a chart for each number."""
+        self._journal.vectors(step, values)
+
     def artifact(self, path: Path, folder: str = "") -> None:
         """Attach a file or folder."""
         self._journal.append("artifact", path=os.path.relpath(path, self.run_dir), folder=folder)

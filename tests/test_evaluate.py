@@ -105,3 +105,40 @@ def test_more_rows_at_once_change_nothing(recipe: Recipe, batches: list[Batch]) 
     single = evaluate(model, Held([b.rows(i, i + 1) for b in batches for i in range(len(b))], Words()), recipe)  # type: ignore[arg-type]
     assert single.loss == pytest.approx(whole.loss, rel=1e-6)
     assert single.tokens == whole.tokens
+
+
+def test_what_blocks_measure_is_the_mean_over_tokens(recipe: Recipe, batches: list[Batch]) -> None:
+    """Padding apart. By hand: the experts that the router prefers, and g·|A| of every head."""
+    model = build_hymo(recipe).eval()
+    router, mixer, norm = model.layers[0].ffn, model.layers[1].mixer, model.layers[1].mixer_norm
+    assert isinstance(router, torch.nn.Module)
+    chosen: list[Tensor] = []
+    rates: list[Tensor] = []
+    router.register_forward_pre_hook(lambda _, args: chosen.append(router.gate(args[0]).topk(2, dim=-1).indices))
+    norm.register_forward_hook(lambda _, args, out: rates.append(torch.sigmoid(
+        mixer.dt_proj(_inner(mixer, out)) + mixer.dt_bias) * mixer.A_log.exp().mean(-1)))  # fmt: skip
+    found = evaluate(model, Held(batches[1:], Words()), recipe, measure=True).measures  # type: ignore[arg-type]
+    assert list(found) == ["moe/load/M0", "decay_rate/G0"]
+    counts = torch.bincount(chosen[0].flatten(), minlength=4)
+    assert found["moe/load/M0"] == pytest.approx((counts / counts.sum()).tolist())
+    assert found["decay_rate/G0"] == pytest.approx(rates[0].mean(dim=(0, 1)).tolist(), rel=1e-5)
+    padded = evaluate(model, Held(batches, Words()), recipe, measure=True).measures  # type: ignore[arg-type]
+    assert sum(padded["moe/load/M0"]) == pytest.approx(1)
+    assert evaluate(model, Held(batches, Words()), recipe).measures == {}  # type: ignore[arg-type]
+
+
+def _inner(mixer: torch.nn.Module, x: Tensor) -> Tensor:
+    """SiLU of the causal convolution of W_in x."""
+    inner = mixer.in_proj(x).mT
+    return torch.nn.functional.silu(mixer.conv(torch.nn.functional.pad(inner, (3, 0)))).mT
+
+
+HEADS = {"gdn": 4, "gated_deltanet": 6, "kda": 7, "mamba2": 28, "gla": 4, "mla": 0, "attention": 0}
+
+
+@pytest.mark.parametrize(("mixer", "heads"), HEADS.items())
+def test_every_decay_is_measured_a_positive_rate_a_head(recipe: Recipe, batches: list[Batch], mixer: str, heads: int) -> None:
+    other = load_recipe("v1_0", ["model.pattern=GM", "model.d_model=16", f"model.layers.G.mixer={{type: {mixer}}}"], scale="tiny")
+    found = evaluate(build_hymo(other), Held(batches, Words()), other, measure=True).measures.get("decay_rate/G0", [])  # type: ignore[arg-type]
+    assert len(found) == heads
+    assert all(rate > 0 for rate in found)

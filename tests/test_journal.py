@@ -35,6 +35,16 @@ def test_a_resumed_run_repeats_steps_and_doubles_nothing(tmp_path):
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))
 
 
+def test_vectors_are_recorded_once_per_step(tmp_path):
+    for values in ([0.25, 0.75], [9.0, 9.0]):  # a resumed run measures again
+        journal = Journal(tmp_path)
+        journal.vectors(4, {"moe/load/M0": values})
+        journal.metrics(4, {"val/loss": values[0]})
+        journal.close()
+    assert [(line["event"], line["step"], line["values"]) for line in lines(tmp_path)] == [
+        ("vectors", 4, {"moe/load/M0": [0.25, 0.75]}), ("metrics", 4, {"val/loss": 0.25})]  # fmt: skip
+
+
 def test_a_torn_last_line_is_cut_and_written_again(tmp_path):
     journal = Journal(tmp_path)
     journal.metrics(1, {"loss/main": 1.0})

@@ -229,7 +229,7 @@ class Run:
         """Held-out loss, and bits per byte."""
         rows = self.session.stepper.micro_batch
         with within_memory("a validation", self.recipe, rows, self.world):
-            found = evaluate(self.session.model, self.data, self.recipe, world=self.world, rows=rows)
+            found = evaluate(self.session.model, self.data, self.recipe, world=self.world, rows=rows, measure=True)
         step = self.progress.step
         self.progress.validation.append((step, found.loss, found.bpb))
         if step <= self.validated:      # a rollback came by here again
@@ -237,6 +237,7 @@ class Run:
         self.validated = step
         values = {"val/loss": found.loss, **{f"val/loss_at_{position}": loss for position, loss in found.loss_by_position.items()}}
         self.tracker.metrics(step, values if found.bpb is None else {**values, "val/bpb": found.bpb})
+        self.tracker.vectors(step, found.measures)
 
     def save(self) -> None:
         """Checkpoint the step that everything has been accounted for."""

@@ -34,6 +34,9 @@ class Tracker(Protocol):
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Numbers of one step. A resumed run repeats the steps after its last checkpoint, bit for bit."""
 
+    def vectors(self, step: int, values: dict[str, list[float]]) -> None:
+        """Vectors that a validation measured, for pictures: the load of each expert, the decay of each head."""
+
     def artifact(self, path: Path, folder: str = "") -> None:
         """A file or folder that belongs to the run."""
 
@@ -50,6 +53,8 @@ class NullTracker:
     def start(self, info: RunStart) -> None: ...
 
     def metrics(self, step: int, values: dict[str, float]) -> None: ...
+
+    def vectors(self, step: int, values: dict[str, list[float]]) -> None: ...
 
     def artifact(self, path: Path, folder: str = "") -> None: ...
 

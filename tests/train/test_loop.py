@@ -25,6 +25,7 @@ class Recorder:
     def __init__(self) -> None:
         self.started: list[RunStart] = []
         self.steps: dict[int, dict[str, float]] = {}
+        self.measured: dict[int, dict[str, list[float]]] = {}
         self.finished: list[str] = []
 
     def start(self, info: RunStart) -> None:
@@ -34,6 +35,10 @@ class Recorder:
         known = self.steps.setdefault(step, {})
         assert not known.keys() & values.keys(), "a metric was logged twice"
         known.update(values)
+
+    def vectors(self, step: int, values: dict[str, list[float]]) -> None:
+        assert step not in self.measured, "a validation was logged twice"
+        self.measured[step] = values
 
     def artifact(self, path: Path, folder: str = "") -> None: ...
 
