@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from hymo.model import HyMo
@@ -9,7 +12,7 @@ from hymo.model import HyMo
 GRAPHS = 8      # that a kind of layer may take: trained or evaluated, at some batch sizes
 
 
-def compile_layers(model: HyMo, backend: str = "inductor") -> None:
+def compile_layers(model: HyMo, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile each layer and the prediction heads, in place, for the shapes that they meet.
 
     To the compiler two layers of one kind are the same function of other weights, for their parts make nothing for each other (`Block.prepare`) and

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.filterwarnings("default")
 LENGTH = 8      # few tokens, one after another: the smallest graphs
 
 
-def build():
-    return build_hymo(load_recipe("v1_0", ["model.pattern=MGGG*2", "model.layers.G.mixer.impl=reference"], scale="tiny"))
+def build(impl):
+    return build_hymo(load_recipe("v1_0", ["model.pattern=MGGG*2", f"model.layers.G.mixer.impl={impl}"], scale="tiny"))
 
 
 def batch(seed):
@@ -33,7 +33,7 @@ def step(model, seed):
 def test_one_graph_for_each_kind_of_layer_and_no_more_after_warm_up():
     torch._dynamo.reset()
     counters.clear()
-    model, plain = build(), build()
+    model, plain = build("reference"), build("reference")
     compile_layers(model, backend="aot_eager")
     for seed in range(3):
         losses, expected = step(model, seed), step(plain, seed)
@@ -53,4 +53,24 @@ def test_one_graph_for_each_kind_of_layer_and_no_more_after_warm_up():
     model.train()
     step(model, 9)
     assert counters["stats"]["unique_graphs"] == 5
+    torch._dynamo.reset()
+
+
+def traced_only(graph, inputs):
+    """A backend that computes nothing: zeros in the shapes that the graph would give."""
+    [output] = [node for node in graph.graph.nodes if node.op == "output"]
+    examples = [node.meta["example_value"] for node in output.args[0]]
+    return lambda *_: [torch.zeros(tuple(x.shape), dtype=x.dtype, requires_grad=x.requires_grad) for x in examples]
+
+
+def test_the_kernel_is_part_of_its_layers_graph(monkeypatch):
+    """What a GPU traces; in Triton's interpreter, which is never run here."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch._dynamo.reset()
+    counters.clear()
+    model = build("triton")
+    compile_layers(model, backend=traced_only)
+    model.loss(batch(0))
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 3
     torch._dynamo.reset()
