@@ -13,7 +13,7 @@ import typer
 
 from hymo.errors import HymoError
 
-FAMILIES = ("run", "runs", "generate", "ablate", "search", "compare", "model", "show", "data", "project")
+FAMILIES = ("run", "runs", "generate", "plot", "ablate", "search", "compare", "eval", "model", "show", "data", "project")
 USERS_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 HELP = "Declare a hybrid language-model stack, train it, and decide by ablation."
@@ -43,6 +43,7 @@ for family in FAMILIES:
 
 def main() -> None:
     """Run the command; leave with 0, or 2 when the user has something to mend, or 130 when interrupted."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: threads that spin bring a shared machine to a crawl
     debug = "--debug" in sys.argv
     sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:

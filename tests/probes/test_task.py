@@ -7,7 +7,8 @@ from hymo.recipe import load_recipe
 
 def test_accuracy_and_where_it_is_lost(oracle):
     recipe = load_recipe("mad", [
-        "data.source=synthetic:copy", "data.options.length=16", "model.vocab_size=65", "train.seq_len=64", "train.tokens_per_step=64", "eval.tokens=6400",
+        "data.source=synthetic:copy", "data.options.length=16", "model.vocab_size=65",
+        "train.seq_len=64", "train.tokens_per_step=64", "eval.tokens=6400",
     ], scale="mini")  # fmt: skip
     subject = Subject(build_hymo(recipe), recipe)
     oracle(subject, lambda row: row[len(row) - 17] if len(row) < 25 else 64)       # right for the first 8 of 16 symbols, which lie at 17 … 24
