@@ -82,6 +82,15 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
+def put(words: str, stream: IO[str]) -> None:
+    """Print a line. A reader that has left ends the program, as everywhere; a disk that is full for now (`hymo run > log`) does not end a run."""
+    try:
+        print(words, file=stream, flush=True)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+
+
 class Clock:
     """Time left, from the pace so far; the first step, which compiles and warms up, counts for nothing."""
 
@@ -106,7 +115,7 @@ class Lines(Display):
         self.shown = -1
 
     def say(self, words: str) -> None:
-        print(words, file=self.stream, flush=True)
+        put(words, self.stream)
 
     def step(self, info: StepInfo) -> None:
         left = self.clock.left(info.step, info.steps)
@@ -145,7 +154,7 @@ class JsonLines(Display):
         self._print({"step": step, **finite(values)})
 
     def _print(self, value: dict[str, object]) -> None:
-        print(json.dumps(value, ensure_ascii=False, allow_nan=False), file=self.stream, flush=True)
+        put(json.dumps(value, ensure_ascii=False, allow_nan=False), self.stream)
 
 
 class Live(Display):

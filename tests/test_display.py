@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 
@@ -89,3 +90,18 @@ def test_a_pipe_gets_lines_a_machine_json_and_other_ranks_nothing(capsys, monkey
         silent.step(info(1))
         silent.validated(1, {"val/loss": 1.0})
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("shown", [Lines, JsonLines])
+def test_a_full_disk_behind_stdout_ends_no_run_and_a_reader_that_left_does(shown):
+    class Stream(io.StringIO):
+        error = OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self):
+            raise self.error
+
+    stream = Stream()
+    shown(stream).step(info(1))
+    stream.error = BrokenPipeError()
+    with pytest.raises(BrokenPipeError):
+        shown(stream).step(info(2))

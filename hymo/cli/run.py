@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, prin
 from hymo.environment import cores
 from hymo.errors import BudgetError, HymoError
 from hymo.files import write_whole
+from hymo.runs import RECIPE
 from hymo.units import parse_time
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 Nproc = Annotated[int, typer.Option("--nproc", min=1, help="processes to start on this machine, one a GPU")]
 WITHIN_GPU, WITHIN_CPU = "30m", "5m"
+TAGS = "tags.json"      # what the command line said of the run, for one that is killed before it tells its tracker
 
 
 @app.command()
@@ -64,7 +67,8 @@ def run(
         folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
         if world.first:
             folder.mkdir(parents=True)
-            write_whole(folder / "recipe.yaml", dump(recipe))
+            write_whole(folder / TAGS, dumps(tags))
+            write_whole(folder / RECIPE, dump(recipe))  # last: from here on the run can be gone on with
         world.barrier()
         tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
         try:
@@ -84,11 +88,12 @@ def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: 
     from hymo.recipe import load_recipe
 
     folder = folder_of(run, output)
-    recipe = load_recipe(folder / "recipe.yaml", allow_code=allow_code)
+    recipe = load_recipe(folder / RECIPE, allow_code=allow_code)
     if nproc > 1:
         start_processes(nproc, ["resume", str(folder)], json, allow_code)
     else:
-        go(recipe, folder, display.choose(json), json, resume=True)
+        tags = loads((folder / TAGS).read_text()) if (folder / TAGS).is_file() else None
+        go(recipe, folder, display.choose(json), json, resume=True, tags=tags)
 
 
 def candidates(name: str, overrides: list[str], scale: str | None, allow_code: bool) -> dict[str, Recipe]:
