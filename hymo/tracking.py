@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -320,6 +320,25 @@ def sync(folder: Path) -> dict[str, int | str]:
         except Exception as error:  # as in MlflowTracker._work
             done[journal.parent.name] = " ".join(str(error).split())[:200] or type(error).__name__
     return done
+
+
+def attach(run_dir: Path, files: Iterable[Path], folder: str) -> str | None:
+    """Add files to a run that has ended, by way of its journal; its page, or None when it is not tracked. Raises HymoError when the server does not
+    take them: then they wait in the journal."""
+    first = next(read(run_dir / "journal.jsonl"))[0]
+    if first["tracking"] == "none":
+        return None
+    journal = Journal(run_dir)
+    for path in files:
+        journal.append("artifact", path=os.path.relpath(path, run_dir), folder=folder)
+    journal.close()
+    shipper = Shipper(run_dir)
+    try:
+        shipper.ship()
+    except Exception as error:  # as in MlflowTracker._work
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise HymoError(f"the tracking server must answer to take {folder}, but did not ({reason}); `hymo sync` sends them later") from None
+    return link(shipper.sent)
 
 
 def link(sent: Mapping[str, Any]) -> str | None:

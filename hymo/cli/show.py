@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hymo.cli.common import AllowCode, Scale, Words, console, load
 
 if TYPE_CHECKING:
-    from hymo.block import BlockConfig
     from hymo.recipe import ResolvedLayer
 
 app = typer.Typer()
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="write a page with the cost of every layer instead")]
 
 
 @app.command()
-def show(words: Words = None, scale: Scale = None, allow_code: AllowCode = False) -> None:
+def show(words: Words = None, scale: Scale = None, html: Html = None, allow_code: AllowCode = False) -> None:
     """Draw the resolved stack, layer by layer. What an override changed is marked."""
     from rich.table import Table
 
     from hymo.cost import count
+    from hymo.figures.stack import changes, settings, write_page
     from hymo.recipe import resolve_stack
 
     recipe = load(words, scale, allow_code)
+    if html is not None:
+        write_page(recipe, html)
+        typer.echo(f"wrote {html}")
+        return
     model, layers, cost = recipe.model, resolve_stack(recipe.model), count(recipe)
     out = console()
     out.print(f"[bold]{recipe.name}[/]  {model.pattern}  {len(layers)} layers, d_model {model.d_model}")
@@ -67,16 +73,3 @@ def folded(layers: list[ResolvedLayer]) -> list[tuple[int, int]]:
 def identity(layer: ResolvedLayer) -> tuple[object, ...]:
     """What makes two layers alike: everything but their place."""
     return layer.info.symbol, layer.mixer, layer.ffn, layer.overridden
-
-
-def settings(config: BlockConfig) -> str:
-    """`mla(n_heads=16, …)`: a block and every setting of it."""
-    return f"{config.type}({', '.join(f'{key}={value}' for key, value in config.model_dump(exclude={'type'}, exclude_none=True).items())})"
-
-
-def changes(where: str, written: BlockConfig, resolved: BlockConfig) -> list[str]:
-    """['mixer.rope=none']: what differs from the layer's own symbol."""
-    if written.type != resolved.type:
-        return [f"{where}={resolved.type}"]
-    old, new = written.model_dump(), resolved.model_dump()
-    return [f"{where}.{key}={value['type'] if isinstance(value, dict) else value}" for key, value in new.items() if value != old[key]]
