@@ -24,7 +24,7 @@ from hymo.train.schedule import interval, rows_per_step, total_steps
 from hymo.units import in_bytes, in_time
 
 SHARDED = ("weights", "gradients", "optimizer")  # parts that FSDP divides among the devices
-TRIAL_TOKENS = 4096
+TRIAL_TOKENS, TRIAL_S = 4096, 10.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def check_memory(recipe: Recipe, device: torch.device, world: int = 1) -> None:
 def choose(name: str, recipes: Mapping[str, Recipe], within: float, device: torch.device, world: int = 1) -> Choice:
     """The largest of a recipe's scales (by training FLOPs) that fits the memory and ends within `within` seconds by estimate, and why, in words.
 
-    Raises BudgetError when not even the smallest does.
+    When none ends in time it is the smallest. Raises BudgetError when not even that fits the memory.
     """
     free, rate = free_bytes(device), matmul_rate(device) * world
     weighed: list[Need] = []
@@ -92,17 +92,16 @@ def choose(name: str, recipes: Mapping[str, Recipe], within: float, device: torc
             if need.seconds <= within:
                 chosen = need
         weighed.append(need)
-    if chosen is None:
-        least = weighed[-1]
+    largest, least = weighed[0], weighed[-1]
+    if least.bytes > free:
         raise BudgetError(
-            f"a scale must fit into {in_bytes(free)} and end within {in_time(within)}, but the smallest of {name}, {least.scale}, needs "
-            f"{in_bytes(least.bytes)} and {least.time}; allow more with --within, or write a smaller scale"
+            f"a scale must fit into {in_bytes(free)}, but the smallest of {name}, {least.scale}, needs {in_bytes(least.bytes)}; free some memory, "
+            f"or write a smaller scale"
         )
-    largest = weighed[0]
-    words = [
-        f"scale {chosen.scale}: the largest of {name} that fits here ({describe(device)}, {in_bytes(free)} free) and ends within {in_time(within)}: "
-        f"{chosen.time}, {in_bytes(chosen.bytes)}."
-    ]
+    here, limit = f"{describe(device)}, {in_bytes(free)} free", in_time(within)
+    why = f"the largest of {name} that fits here ({here}) and ends within {limit}" if chosen else f"none of {name} ends within {limit} here ({here})"
+    chosen = chosen or least
+    words = [f"scale {chosen.scale}: {why}; it takes {chosen.time} and {in_bytes(chosen.bytes)}."]
     if largest is not chosen:
         words.append(
             f"{largest.scale} would need {in_bytes(largest.bytes)} and {largest.time}; force a scale with --scale {largest.scale}, "
@@ -124,19 +123,19 @@ def estimate(recipe: Recipe, device: torch.device) -> float:
 
 
 def seconds_per_token(recipe: Recipe, device: torch.device) -> float:
-    """Seconds that a token takes forward and backward, on random tokens: the faster of two passes, after one to warm up."""
+    """Seconds that a token takes forward and backward, on random tokens: the faster of two passes, after one to warm up that may be all of it."""
     rows = min(rows_per_step(recipe.train), max(1, TRIAL_TOKENS // recipe.train.seq_len))
     if recipe.train.micro_batch != "auto":
         rows = min(rows, recipe.train.micro_batch)
     model = build_hymo(recipe, device=device).train()
     tokens = torch.randint(recipe.model.vocab_size, (rows, recipe.train.seq_len), device=device)
-    taken = []
-    for _ in range(3):
+    taken: list[float] = []
+    while len(taken) < 3 and sum(taken) < TRIAL_S:
         began = _now(device)
         with torch.autocast(device.type, compute_dtype(recipe.train.dtype, device), enabled=device.type == "cuda"):
             model(tokens).logsumexp(-1).mean().backward()
         taken.append(_now(device) - began)
-    return min(taken[1:]) / tokens.numel()
+    return min(taken[1:] or taken) / tokens.numel()
 
 
 def matmul_rate(device: torch.device) -> float:
