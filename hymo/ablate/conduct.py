@@ -13,7 +13,7 @@ from hymo.ablate.key import ingredients, key
 from hymo.ablate.measure import measured
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.report import write_report
-from hymo.ablate.result import judged, summarise
+from hymo.ablate.result import check_primary, judged, summarise
 from hymo.ablate.statistics import Verdict
 from hymo.ablate.store import Outcome, RunSpec, Store, write_json
 from hymo.ablate.tracked import Tracked
@@ -76,6 +76,7 @@ def run_all(plan: Plan, specs: Specs, site: Site, session: str) -> tuple[Plan, d
         outcomes = {at: found[spec.key] for at, spec in here.items()}
         if stage == stages[-1]:
             break
+        check_primary(now, outcomes)
         _, standing = judged(now, outcomes)
         open_arms = [arm.label for arm, verdict in zip(plan.arms, standing, strict=True) if verdict == Verdict.INCONCLUSIVE]
         if not open_arms:
@@ -100,7 +101,7 @@ def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
     for seed in plan.seeds:
         for arm in plan.everything:
             recipe = as_run(arm.recipe, seed)
-            parts = ingredients(recipe, seed + arm.salt, data_fingerprint(recipe), site.device, site.threads)
+            parts = ingredients(recipe, seed + arm.salt, data_fingerprint(recipe), site.device, site.threads, plan.probes)
             specs[arm.label, seed] = RunSpec(
                 key=key(parts),
                 name=f"{arm.label} seed {seed}",
@@ -108,6 +109,7 @@ def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
                 init_seed=seed + arm.salt,
                 threads=site.threads,
                 above=str(arm_folder(folder, arm)),
+                probes=plan.probes,
                 ingredients=parts,
             )
     return specs

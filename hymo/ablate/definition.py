@@ -14,7 +14,7 @@
 Deltas are nested or dotted. Three values are relative to the base, so that one delta holds at every scale:
 
     x0.5                the base's own number, halved
-    x0.25 of head_dim   a quarter of the number beside it
+    x0.25 of head_dim   a quarter of the number beside it; of model.d_model: of the number there
     MGGGGGGG*           (in model.pattern) the group, repeated and cut to the base's depth
 """
 
@@ -38,7 +38,7 @@ from hymo.settings import Settings
 FILE = "ablation.yaml"
 BASELINE, AGAIN = "baseline", "a/a"
 _ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-_RELATIVE = re.compile(r"x([0-9]+(?:\.[0-9]+)?)(?: of ([a-z_]+))?")
+_RELATIVE = re.compile(r"x([0-9]+(?:\.[0-9]+)?)(?: of ([A-Za-z_.]+))?")
 _FILL = re.compile(r"[A-Za-z]+\*")
 
 
@@ -181,7 +181,10 @@ def _absolute(value: Any, base: Mapping[str, Any], keys: Keys) -> Any:
         depth = len(parse(base["model"]["pattern"]))
         return (value[:-1] * depth)[:depth]
     relative = _RELATIVE.fullmatch(value)
-    return _multiple(value, float(relative[1]), base, (*keys[:-1], relative[2] or keys[-1]), keys) if relative else value
+    if relative is None:
+        return value
+    of = relative[2] or keys[-1]
+    return _multiple(value, float(relative[1]), base, tuple(of.split(".")) if "." in of else (*keys[:-1], of), keys)
 
 
 def _multiple(value: str, factor: float, base: Mapping[str, Any], of: Keys, keys: Keys) -> int | float:

@@ -3,7 +3,8 @@
     recipe        fingerprint of the resolved recipe, seed included
     init_seed     seed of the initial weights (an A/A arm's differs from its data's)
     data          fingerprint of the data
-    source        the files of the blocks that the recipe uses, and those of hymo that compute: model, ops, data, train, evaluate
+    source        the files of the blocks that the recipe uses, and those of hymo that compute: model, ops, data, train, probes
+    probes        what the trained model is asked, and with which settings
     where         torch and Python versions, device, compute type, threads, micro-batch, compile
 
 A run whose key is in the store is never computed again. One changed block leaves the runs of every recipe that does not use it where they are.
@@ -15,7 +16,7 @@ import hashlib
 import inspect
 import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from hymo.recipe import Recipe, fingerprint, resolve_stack
 from hymo.registry import get, names
 
 PACKAGE = Path(__file__).resolve().parents[1]
-COMPUTES = ("block.py", "model.py", "init.py", "evaluate.py", "ops", "data", "train")
+COMPUTES = ("block.py", "model.py", "init.py", "evaluate.py", "ops", "data", "train", "probes")
 
 
-def ingredients(recipe: Recipe, init_seed: int, data_fingerprint: str, device: str, threads: int) -> dict[str, str]:
+def ingredients(
+    recipe: Recipe, init_seed: int, data_fingerprint: str, device: str, threads: int, probes: Mapping[str, dict[str, Any]]
+) -> dict[str, str]:
     """What a run's result depends on, by name, as text. `recipe` holds the run's own seed; `device` is the resolved one."""
     import torch
 
@@ -38,6 +41,7 @@ def ingredients(recipe: Recipe, init_seed: int, data_fingerprint: str, device: s
         "init_seed": str(init_seed),
         "data": data_fingerprint,
         **{f"block {name}": digest for name, digest in block_sources(recipe).items()},
+        "probes": json.dumps(probes, sort_keys=True),
         "source": source_digest(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),

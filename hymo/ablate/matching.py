@@ -5,6 +5,7 @@ An arm outside the tolerance is refused, or brought back by the whole-number wid
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from hymo.errors import RecipeError
 from hymo.recipe import Recipe, recipe_from_dict, to_dict
 
 WIDEST = 64  # times its value: further than that is another model
+ITERATIONS = 8
 
 
 def quantity(by: str, cost: Cost) -> float:
@@ -64,34 +66,29 @@ def _solve(raw: dict[str, Any], field: str, width: int, match: Match, target: fl
 
     Widths are tried in the coarsest steps first, since a block may take multiples only; a width that a block refuses does not exist.
     """
+    measure = functools.cache(lambda value: _at_width(raw, field, value, match, target))
     best: tuple[Recipe, int, float] | None = None
-    step, low, high = width & -width, 1, WIDEST * width
-    while step >= 1:
-        candidate = _closest(lambda value: _at_width(raw, field, value, match, target), step, low, high)
-        if candidate is not None and (best is None or abs(candidate[2]) < abs(best[2])):
-            best = candidate
-            low, high = max(1, candidate[1] - step), candidate[1] + step
-        if best is not None and abs(best[2]) <= match.tolerance:
-            return best
+    step = width & -width
+    while step >= 1 and (best is None or abs(best[2]) > match.tolerance):
+        found = [one for value in _approach(measure, step, width) if (one := measure(value)) is not None]
+        best = min([*found, *([best] if best else [])], key=lambda one: abs(one[2]), default=None)
         step //= 2
     return best
 
 
-def _closest(measure: Callable[[int], tuple[Recipe, int, float] | None], step: int, low: int, high: int) -> tuple[Recipe, int, float] | None:
-    """Bisect over the multiples of `step` in low..high for the sign change of a difference that grows with the width; the better side of it."""
-    first, last = -(-low // step), high // step
-    found: list[tuple[Recipe, int, float]] = []
-    while first <= last:
-        middle = (first + last) // 2
-        here = measure(middle * step)
-        if here is None:
+def _approach(measure: Callable[[int], tuple[Recipe, int, float] | None], step: int, width: int) -> set[int]:
+    """Multiples of `step` around the width where the difference vanishes, by the secant method: parameters and FLOPs are nearly linear in a width."""
+    before, now = width, 2 * width
+    for _ in range(ITERATIONS):
+        one, two = measure(before), measure(now)
+        if one is None or two is None or one[2] == two[2]:
             break
-        found.append(here)
-        if here[2] > 0:
-            last = middle - 1
-        else:
-            first = middle + 1
-    return min(found, key=lambda one: abs(one[2]), default=None)
+        exact = now - two[2] * (now - before) / (two[2] - one[2])
+        nearest = max(step, min(WIDEST * width, round(exact / step) * step))
+        if nearest in (before, now):
+            break
+        before, now = now, nearest
+    return {value for value in (now - step, now, now + step, before) if value > 0}
 
 
 def _at_width(raw: dict[str, Any], field: str, width: int, match: Match, target: float) -> tuple[Recipe, int, float] | None:

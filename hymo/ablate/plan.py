@@ -6,7 +6,8 @@ The arms of one command are one family: one baseline, one correction for looking
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -14,9 +15,12 @@ from hymo.ablate.definition import AGAIN, BASELINE, Experiment, change
 from hymo.ablate.difference import Change, differences
 from hymo.ablate.matching import matched
 from hymo.cost import Cost, count
-from hymo.errors import AblationError, RecipeError, did_you_mean
+from hymo.errors import AblationError, DataError, ProbeError, RecipeError, did_you_mean
+from hymo.probes.base import open_probe
 from hymo.recipe import Recipe, fingerprint, load_recipe, recipe_from_dict, to_dict, with_overrides
 
+# What every arm is asked when it can be: loss beyond the trained length, and recall. Fewer rows than alone: they are paired, and there are many runs.
+PROBES: dict[str, dict[str, Any]] = {"length": {}, "needle": {"rows": 8}, "mqar": {"examples": 16}, "task": {}}
 MICRO_TOKENS = 16_384  # tokens a device takes at once
 SALT = 1_000_003  # between a seed and its A/A seed: further apart than any ablation has seeds
 
@@ -47,6 +51,7 @@ class Plan:
     arms: tuple[Arm, ...]
     again: Arm | None = None
     left_out: tuple[str, ...] = ()
+    probes: dict[str, dict[str, Any]] = field(default_factory=dict)  # asked of every arm: settings by name
     looks: tuple[int, ...] = ()  # numbers of seeds after which to judge (`--until decided`); empty: once, at the end
 
     @property
@@ -103,7 +108,36 @@ def make_plan(
         raise AblationError(f"an ablation must have an arm that differs from the baseline, but got none at scale {scale}: {'; '.join(left_out)}")
     first = base.run.seed
     twin = Arm(AGAIN, base, baseline.cost, salt=SALT) if again else None
-    return Plan(tuple(experiments), scale, tuple(range(first, first + seeds)), baseline, tuple(arms), twin, tuple(left_out), tuple(looks))
+    return Plan(
+        tuple(experiments),
+        scale,
+        tuple(range(first, first + seeds)),
+        baseline,
+        tuple(arms),
+        twin,
+        tuple(left_out),
+        _probes(experiments, [baseline, *arms]),
+        tuple(looks),
+    )
+
+
+def _probes(experiments: Sequence[Experiment], arms: Sequence[Arm]) -> dict[str, dict[str, Any]]:
+    """The probes that the experiments name, and of those that come with every ablation the ones that all arms can be asked."""
+    found: dict[str, dict[str, Any]] = {}
+    for experiment in experiments:
+        for name in experiment.definition.probes:
+            for arm in arms:
+                try:
+                    open_probe(name).check(arm.recipe)
+                except ProbeError as error:
+                    raise experiment.error(f"arm {arm.label!r} must be able to be probed, but {error}", "probes") from None
+            found[name] = {}
+    for name, options in PROBES.items():
+        with suppress(ProbeError, DataError):
+            for arm in arms:
+                open_probe(name, options).check(arm.recipe)
+            found.setdefault(name, options)
+    return found
 
 
 def base_recipe(experiments: Sequence[Experiment], scale: str | None, overrides: Sequence[str], threads: int = 1) -> Recipe:

@@ -16,9 +16,9 @@ from hymo.ablate.power import alpha_shares
 from hymo.ablate.statistics import Best, Judgement, Verdict, best, interaction, judge, judge_at_looks, noise_floor
 from hymo.ablate.store import Outcome, Status
 from hymo.cost import Cost
+from hymo.errors import did_you_mean
 
 ALPHA = 0.05
-ALWAYS = ("val/loss@2x", "val/loss@4x")  # evaluation beyond the trained length comes with every arm
 Outcomes = Mapping[tuple[str, int], Outcome]
 
 
@@ -57,6 +57,7 @@ def judged(plan: Plan, outcomes: Outcomes, seeds: int | None = None) -> tuple[Ju
 
 def summarise(plan: Plan, outcomes: Outcomes, measured: Mapping[str, Mapping[str, float]], reused: int) -> dict[str, Any]:
     """Everything there is to say, as plain values."""
+    check_primary(plan, outcomes)
     judgement, standing = judged(plan, outcomes)
     rows = [_row(plan, outcomes, arm, measured) for arm in plan.everything]
     first = len(rows) - len(plan.arms)
@@ -82,10 +83,25 @@ def summarise(plan: Plan, outcomes: Outcomes, measured: Mapping[str, Mapping[str
         "best": _best(plan, outcomes),
         "interactions": _interactions(plan, outcomes),
         "secondary": _secondary(plan, outcomes),
-        "left_out": list(plan.left_out),
+        "left_out": [*plan.left_out, *_not_probed(outcomes)],
         "reused": reused,
         "runs": len(plan.everything) * len(plan.seeds),
     }
+
+
+def _not_probed(outcomes: Outcomes) -> list[str]:
+    """Probes that were planned and could not be made, with the reason that the first run gives."""
+    reasons = {name: why for outcome in reversed([*outcomes.values()]) for name, why in outcome.left_out.items()}
+    return [f"probe {name}: {why}" for name, why in reasons.items()]
+
+
+def check_primary(plan: Plan, outcomes: Outcomes) -> None:
+    """Raise AblationError when a finished run has no such metric as an experiment's primary."""
+    for arm in plan.arms:
+        for outcome in outcomes.values():
+            if outcome.status == Status.FINISHED and primary(arm) not in outcome.metrics and arm.experiment is not None:
+                hint = did_you_mean(primary(arm), outcome.metrics)
+                raise arm.experiment.error(f"primary must be a metric of a finished run, but got {primary(arm)!r}{hint}", "primary")
 
 
 def _row(plan: Plan, outcomes: Outcomes, arm: Arm, measured: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -201,8 +217,12 @@ def _interactions(plan: Plan, outcomes: Outcomes) -> list[dict[str, Any]]:
 
 def _secondary(plan: Plan, outcomes: Outcomes) -> list[dict[str, Any]]:
     """Every further metric of every arm: difference, interval, and p corrected over all of them. They describe; they decide nothing."""
-    metrics = list(dict.fromkeys([*(m for experiment in plan.experiments for m in experiment.definition.secondary), *ALWAYS]))
+    named = [metric for experiment in plan.experiments for metric in experiment.definition.secondary]
+    probed = [metric for outcome in outcomes.values() for metric in outcome.probed]
+    metrics = [metric for metric in dict.fromkeys([*named, *probed]) if metric not in {primary(arm) for arm in plan.arms}]
     pairs = [(arm, metric) for metric in metrics for arm in plan.arms]
+    if not pairs:
+        return []
     x = np.array([values(plan, outcomes, arm, metric) - values(plan, outcomes, plan.baseline, metric) for arm, metric in pairs])
     known = np.isfinite(x).all(axis=-1)
     if not known.any():

@@ -51,6 +51,7 @@ class RunSpec:
     init_seed: int
     threads: int
     above: str  # folder of the run above it in the tracker's tree
+    probes: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings by the probe's name
     ingredients: dict[str, str] = field(default_factory=dict)
 
 
@@ -63,6 +64,8 @@ class Outcome:
     curve: list[tuple[int, float]] = field(default_factory=list)  # (step, training loss of the main head)
     validation: list[tuple[int, float]] = field(default_factory=list)  # (step, primary held-out loss)
     by_position: list[tuple[int, float]] = field(default_factory=list)  # (context length from which a log2 bucket begins, loss)
+    probed: list[str] = field(default_factory=list)  # the metrics that stand for the probes
+    left_out: dict[str, str] = field(default_factory=dict)  # probes that could not be made, and why
     error: str | None = None
     seconds: float = 0.0
 

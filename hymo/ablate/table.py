@@ -46,6 +46,8 @@ def show_plan(console: Console, plan: Plan, prices: Mapping[str, Price], total: 
             arm.label, _differs(arm), si(arm.cost.active), si(arm.cost.flops_per_token_train), in_bytes(price.bytes), in_time(price.seconds)
         )
     console.print(table)
+    if plan.probes:
+        console.print(f"probes of every arm: {', '.join(plan.probes)}", markup=False)
     for why in plan.left_out:
         console.print(f"left out: {why}", markup=False)
     runs, threads = len(plan.everything) * len(plan.seeds), plan.baseline.recipe.train.threads

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 WAIT_S = 0.5  # between looks at a run that another process holds
 CURVE_POINTS = 200
 LAST_FRAC = 0.1  # training metrics are the mean over this last share of the steps
-LONGER = (2, 4)  # times the trained length at which every arm is evaluated, too
 MEASURED = ("speed/", "memory/", "progress/")
 
 
@@ -106,7 +105,7 @@ def train_spec(store: Store, spec: RunSpec, should_stop: Callable[[], bool]) -> 
         return None
     if result.status == "diverged":
         return Outcome(Status.DIVERGED, curve=_curve(result), error=f"at step {result.step + 1}")
-    return finished(seeded, data, result, folder)
+    return finished(seeded, data, result, folder, spec.probes)
 
 
 def _check_same(recipe: Recipe, spec: RunSpec, data_fingerprint: str) -> None:
@@ -114,51 +113,42 @@ def _check_same(recipe: Recipe, spec: RunSpec, data_fingerprint: str) -> None:
     from hymo.ablate.key import ingredients
     from hymo.train.parallel import find_device
 
-    now = ingredients(recipe, spec.init_seed, data_fingerprint, str(find_device(recipe.train.device)), spec.threads)
+    now = ingredients(recipe, spec.init_seed, data_fingerprint, str(find_device(recipe.train.device)), spec.threads, spec.probes)
     changed = [name for name in {**spec.ingredients, **now} if spec.ingredients.get(name) != now.get(name)]
     if changed:
         raise AblationError(f"a run must be computed with what it was planned with, but got another {', '.join(changed)}; start the command again")
 
 
-def finished(recipe: Recipe, data: Data, result: TrainResult, folder: Path) -> Outcome:
-    """The metrics of a trained run: held-out loss at the trained length and beyond, by position, and the training's own last metrics."""
-    from hymo.evaluate import evaluate
+def finished(recipe: Recipe, data: Data, result: TrainResult, folder: Path, probes: Mapping[str, dict[str, Any]]) -> Outcome:
+    """What a trained run came to: held-out loss, by position too, its probes, and the training's own last metrics."""
+    from hymo.errors import DataError, ProbeError
+    from hymo.probes.base import Subject, open_probe
+    from hymo.train.parallel import find_device
+    from hymo.trained import open_trained
 
-    model = load_trained(recipe, folder)
+    trained = open_trained(folder, find_device(recipe.train.device), allow_code=True)
+    subject = Subject(trained.model, recipe, data)
     _, loss, bpb = result.validation[-1]
     metrics = {"val/loss": loss, **({"val/bpb": bpb} if bpb is not None else {}), **training_metrics(folder, result.step)}
-    at_length = evaluate(model, data, recipe)
-    for factor in LONGER:
-        longer = at_times_the_length(recipe, factor)
-        metrics[f"val/loss@{factor}x"] = evaluate(model, _held_out(longer), longer).loss
+    probed: list[str] = []
+    left_out: dict[str, str] = {}
+    for name, options in probes.items():
+        try:
+            finding = open_probe(name, options).measure(subject)
+        except (ProbeError, DataError) as error:
+            left_out[name] = str(error)
+            continue
+        metrics |= finding.metrics
+        probed += [f"probe/{name}/{what}" for what in finding.summary]
     return Outcome(
         Status.FINISHED,
         metrics=metrics,
         curve=_curve(result),
         validation=[(step, value) for step, value, _ in result.validation],
-        by_position=sorted(at_length.loss_by_position.items()),
+        by_position=sorted(subject.held_out.loss_by_position.items()),
+        probed=probed,
+        left_out=left_out,
     )
-
-
-def load_trained(recipe: Recipe, folder: Path) -> Any:
-    """The model of the run's newest checkpoint."""
-    from hymo.model import build_hymo
-    from hymo.train.checkpoint import latest
-    from hymo.train.parallel import World, find_device
-
-    device = find_device(recipe.train.device)
-    model = build_hymo(recipe, device)
-    found = latest(folder / "checkpoints")
-    assert found is not None, "a finished run has saved its last step"
-    found.load("model", model.state_dict(), World(device))
-    return model
-
-
-def at_times_the_length(recipe: Recipe, factor: int) -> Recipe:
-    """The recipe as it would read rows of `factor` times its length: for evaluation, nothing is trained at it."""
-    length = factor * recipe.train.seq_len
-    train = recipe.train.model_copy(update={"seq_len": length, "tokens_per_step": length})
-    return recipe.model_copy(update={"train": train})
 
 
 def training_metrics(folder: Path, steps: int) -> dict[str, float]:
@@ -188,12 +178,6 @@ class _Progress:
             partial = self.path.with_suffix(".part")
             partial.write_text(json.dumps({"step": info.step, "steps": info.steps, "loss": info.loss}))
             partial.replace(self.path)
-
-
-def _held_out(recipe: Recipe) -> Data:
-    from hymo.data import open_data
-
-    return open_data(recipe)
 
 
 def _curve(result: TrainResult) -> list[tuple[int, float]]:

@@ -30,7 +30,7 @@ optimizer:
   adamw: {lr: 5e-3}
 data: {source: SOURCE, tokenizer: bytes, max_epochs: 100}
 train: {steps: 4, seq_len: 16, tokens_per_step: 32, device: cpu}
-eval: {tokens: 32, every: 4}
+eval: {tokens: 128, every: 4}
 run: {tracking: none, checkpoint_every: 4}
 """
 

@@ -56,7 +56,9 @@ def test_an_ablation_from_plan_to_report_and_again(plan_of, site):
     assert found["wide"]["speed_ratio"] == 1.0
     assert result["noise_floor"]["sd"] > 0
     assert found[AGAIN]["values"] != found["baseline"]["values"]
-    assert {(one["arm"], one["metric"]) for one in result["secondary"]} == {(a, m) for a in ("swap", "wide") for m in ("val/loss@2x", "val/loss@4x")}
+    metrics = [*(f"probe/length/loss_{factor}x" for factor in (1, 2, 4)), "probe/mqar/accuracy"]
+    assert [*plan.probes] == ["length", "mqar"]  # rows of 16 tokens are too short for a needle, and text is no task
+    assert {(one["arm"], one["metric"]) for one in result["secondary"]} == {(a, m) for a in ("swap", "wide") for m in metrics}
 
     folder = site.store.root / conducting.folder_name(plan)
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))

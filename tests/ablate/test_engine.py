@@ -1,82 +1,89 @@
 """Worker processes, for real: deaths, two commands on one store, and losses that depend on neither."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from hymo.ablate.conduct import make_specs
+from hymo.ablate import command
+from hymo.ablate import conduct as conducting
+from hymo.ablate.command import Options, run
+from hymo.ablate.conduct import Site, make_specs
 from hymo.ablate.engine import RETRIES, LocalEngine, collect, obituary
 from hymo.ablate.measure import measured
 from hymo.ablate.store import Status, Store, read_json
 from tests.ablate.conftest import Inline
+from tests.ablate.test_plan import with_arms
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "hymo", "ablate", "order", "--scale", "full", "--seeds", "2", "--jobs", "2", "--json"]
+MEASURED = ("tokens_per_s", "speed_ratio", "bytes_peak")
 
 
-def start():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def options(tmp_path, **changed):
+    """`hymo ablate order --scale full --seeds 2 --arms swap`, as an object."""
+    given = {
+        "words": ["order"], "scale": "full", "seeds": 2, "arms": ["swap"], "within": 1e9, "jobs": 2, "threads": 1, "on": "local", "dry_run": False,
+        "fresh": False, "aa": False, "cross": False, "looks": [], "store": tmp_path / "ablations", **changed,
+    }  # fmt: skip
+    return Options(**given)
 
 
-def finish(process):
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return json.loads(out), err
+def decisive(result):
+    """Everything that decides, to the last bit: what is measured, and what was reused, stay out."""
+    rows = [{key: value for key, value in row.items() if key not in MEASURED} for row in result["rows"]]
+    return {**result, "rows": rows, "reused": None}
 
 
-def numbers(result):
-    """Everything that decides, to the last bit: what is measured stays out."""
-    measured_columns = ("tokens_per_s", "speed_ratio", "bytes_peak")
-    rows = [{key: value for key, value in row.items() if key not in measured_columns} for row in result["rows"]]
-    return {**{key: value for key, value in result.items() if key != "reused"}, "rows": rows}
+def killed_soon(process, store):
+    """Wait until the command computes, let it go on for a moment, then kill a worker in the middle of its run, and the command itself."""
+    while process.poll() is None and not (claims := [*store.root.glob("runs/*/claim.json")]):
+        time.sleep(0.05)
+    assert process.poll() is None, process.communicate()
+    yield
+    os.kill(json.loads(claims[0].read_text())["pid"], signal.SIGKILL)
+    process.kill()
+    process.communicate()
 
 
-def test_two_commands_at_once_one_of_them_killed_end_in_the_table_of_an_undisturbed_one(write_experiment, plan_of, tmp_path):
+def test_two_commands_at_once_one_of_them_killed_end_in_the_table_of_an_undisturbed_one(write_experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(conducting, "measured", lambda store, spec: {})
+    monkeypatch.setattr(conducting, "write_report", lambda path, result: None)
     write_experiment()
     store = Store(tmp_path / "ablations")
-    doomed = start()
-    while doomed.poll() is None and not (claims := [*store.root.glob("runs/*/claim.json")]):
-        time.sleep(0.05)
-    other = start()
-    worker = json.loads(claims[0].read_text())["pid"]
-    os.kill(worker, signal.SIGKILL)  # one worker, in the middle of its run
-    doomed.kill()  # and the command that it belonged to
-    doomed.communicate()
-    result, said = finish(other)
-    assert len([*store.root.glob("runs/*/outcome.json")]) == 6
-    assert said.count("[6/6]") == 1
+    words = ["ablate", "order", "--scale", "full", "--seeds", "2", "--arms", "swap", "--jobs", "1"]
+    doomed = subprocess.Popen(
+        [sys.executable, "-m", "hymo", *words], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    death = killed_soon(doomed, store)
+    next(death)
+    timer = threading.Timer(1.0, lambda: next(death, None))
+    timer.start()
+    screen = Console(record=True, width=160, file=io.StringIO())
+    result = run(options(tmp_path), screen)
+    timer.join()
+    assert len([*store.root.glob("runs/*/outcome.json")]) == 4
+    assert "[4/4]" in screen.export_text()
 
-    plan = plan_of()
-    alone = Store(tmp_path / "alone")
-    from dataclasses import replace
+    monkeypatch.setattr(command, "LocalEngine", lambda store, jobs: Inline(store))
+    undisturbed = run(options(tmp_path, store=tmp_path / "alone", jobs=1), Console(file=io.StringIO()))
+    assert decisive(result) == decisive(undisturbed)  # one process or three, killed or not: the same bits
 
-    from hymo.ablate.conduct import Site
-    from hymo.ablate.result import summarise
-
-    site = Site(alone, Inline(alone), "cpu", 1, print, lambda specs, session: lambda: None)
-    specs = make_specs(plan, site, tmp_path / "alone" / "a")
-    Inline(alone)(list(specs.values()), "s", lambda: None)
-    outcomes = {at: alone.outcome(spec.key) for at, spec in specs.items()}
-    undisturbed = summarise(replace(plan, looks=()), outcomes, {}, 0)
-    assert numbers(result) == numbers(json.loads(json.dumps(undisturbed)))
-
-    began = time.monotonic()
-    again, said = finish(start())
-    assert again["reused"] == 6
-    assert "6 of 6 runs are in the store already" in said
-    assert numbers(again) == numbers(result)
-    assert time.monotonic() - began < 60
-    assert all(row["tokens_per_s"] > 0 and row["bytes_peak"] > 0 for row in again["rows"])
+    screen = Console(record=True, width=160, file=io.StringIO())
+    again = run(options(tmp_path), screen)
+    assert again["reused"] == 4
+    assert "4 of 4 runs are in the store already and are reused" in screen.export_text()
+    assert decisive(again) == decisive(result)
 
 
-def test_a_run_whose_worker_always_dies_is_given_up_and_the_others_finish(write_experiment, plan_of, tmp_path, monkeypatch):
+def test_a_run_whose_worker_always_dies_is_given_up_and_the_others_finish(plan_of, tmp_path):
     """A block whose forward pass kills its process, as the kernel's memory killer would."""
     block = tmp_path / "deadly.py"
     block.write_text(
@@ -90,16 +97,12 @@ def test_a_run_whose_worker_always_dies_is_given_up_and_the_others_finish(write_
         "    def mixing_flops(self, context): return 0.0\n"
         "    def state_elems(self, context): return 0\n"
         "    def forward(self, x_BTD, ctx):\n"
-        "        if x_BTD.device.type != 'meta' and not os.environ.get('SPARE'): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        if x_BTD.device.type != 'meta': os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return x_BTD\n"
     )
-    from tests.ablate.test_plan import with_arms
-
     text = with_arms("deadly: {blocks: [deadly.py], model.layers.M.ffn: deadly}", "swap: {model.swap: [[0, 1]]}", factor="[ffn, order]")
     plan = plan_of(text)
     store = Store(tmp_path / "ablations")
-    from hymo.ablate.conduct import Site
-
     engine = LocalEngine(store, jobs=1)
     specs = make_specs(plan, Site(store, engine, "cpu", 1, print, lambda specs, session: lambda: None), tmp_path / "a")
     wanted = [specs[arm, 0] for arm in ("deadly", "swap")]

@@ -4,7 +4,7 @@ from hymo.ablate import key as keys
 from hymo.ablate.conduct import as_run
 from hymo.recipe import load_recipe
 
-WHERE = {"data_fingerprint": "abc", "device": "cpu", "threads": 1}
+WHERE = {"data_fingerprint": "abc", "device": "cpu", "threads": 1, "probes": {}}
 
 
 def key_of(recipe, init_seed=0, **where):
@@ -24,6 +24,7 @@ def test_the_key_changes_with_whatever_decides_the_result(recipe):
         key_of(recipe, init_seed=1),
         key_of(recipe, data_fingerprint="abd"),
         key_of(recipe, threads=2),
+        key_of(recipe, probes={"needle": {"rows": 8}}),
         key_of(load_recipe("v1_0", ["model.softcap=30"], scale="tiny")),
         key_of(load_recipe("v1_0", ["train.micro_batch=1"], scale="tiny")),
     ]

@@ -37,8 +37,8 @@ NOTHING = dict.fromkeys(DECIDED) | {"margin": 0.01, "delta_min": 0.01}
 def result():
     return {
         "name": "question", "scale": "mini", "seeds": [0, 1], "looks": [], "alpha": 0.05, "interval": 0.95, "shares": [],
-        "experiments": [{"name": "question", "hypothesis": "Is <this> so?", "expectation": "Yes.", "primary": "val/loss", "delta_min": 0.01, "margin": 0.01,
-                         "match": {"by": "none"}, "factor": ["order"]}],
+        "experiments": [{"name": "question", "hypothesis": "Is <this> so?", "expectation": "Yes.", "primary": "val/loss", "delta_min": 0.01,
+                         "margin": 0.01, "match": {"by": "none"}, "factor": ["order"]}],
         "rows": [
             row("baseline", [3.0, 3.1]),
             row("good", [2.98, 3.08], **DECIDED, verdict="better", words="better"),
@@ -46,7 +46,7 @@ def result():
         ],
         "noise_floor": {"sd": 0.003, "correlation": None},
         "best": {"arm": "good", "runner_up": "baseline", "difference": -0.02, "p": 0.01, "named": True},
-        "interactions": [], "secondary": [{"arm": "good", "metric": "val/loss@2x", "mean": 0.1, "low": 0.0, "high": 0.2, "p_holm": 0.04}],
+        "interactions": [], "secondary": [{"arm": "good", "metric": "probe/length/loss_2x", "mean": 0.1, "low": 0.0, "high": 0.2, "p_holm": 0.04}],
         "left_out": ["odd is the same as baseline at scale mini"], "reused": 3, "runs": 6,
     }  # fmt: skip
 

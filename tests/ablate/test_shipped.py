@@ -1,0 +1,56 @@
+"""Every experiment that ships resolves, prices and runs two steps at the smallest scale, and says what it is about."""
+
+import functools
+import math
+
+import pytest
+import torch
+
+from hymo.ablate import price
+from hymo.ablate.definition import load, shipped
+from hymo.ablate.plan import make_plan
+from hymo.recipe import fingerprint
+from hymo.train import train
+
+QUICK = [
+    "run.tracking=none",
+    "train.steps=2",
+    "train.seq_len=32",
+    "train.tokens_per_step=64",
+    "eval.tokens=32",
+    "eval.every=2",
+    "run.checkpoint_every=2",
+]
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """run(recipe) -> held-out loss after its steps; a recipe that several experiments share is run once."""
+    recipes = {}
+
+    @functools.cache
+    def trained(key):
+        result = train(recipes[key], run_dir=tmp_path_factory.mktemp("run"))
+        assert result.status == "finished"
+        return result.validation[-1][1]
+
+    def run(recipe):
+        recipes[fingerprint(recipe)] = recipe
+        return trained(fingerprint(recipe))
+
+    return run
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_experiment_resolves_prices_and_runs(name, run_once):
+    plan = make_plan([load(name)], scale="tiny", seeds=2, overrides=QUICK)
+    definition = plan.experiments[0].definition
+    assert definition.margin > 0
+    assert definition.delta_min > 0
+    assert all(not any("also moves" in note for note in arm.notes) for arm in plan.arms), "a shipped arm moves its factor and nothing else"
+    assert all(arm.changes for arm in plan.arms)
+    prices = price.price(plan, torch.device("cpu"), per_flop=1e-9)
+    whole = price.total(plan, prices, jobs=2)
+    assert min(whole.bytes, whole.seconds, whole.disk) > 0
+    for arm in (plan.baseline, *plan.arms):
+        assert math.isfinite(run_once(arm.recipe)), arm.label
