@@ -2,9 +2,10 @@
 
     python benchmarks/gated_recurrence.py [--peer quick|full|none] [--no-sweep]
 
-One run, the same inputs for all: median times, memory beyond inputs, outputs and gradients, errors against float64, and the time of the first
-forward and backward on an empty cache. Then ours at T from 512 to 65,536 with B·T constant, and at S, D of 64 and 128. The peer tunes itself for
-minutes at each new shape: "quick" leaves it at most four configurations a kernel, "full" all of them. Writes results/gated_recurrence.json.
+One run, the same inputs for all: median times (of the work alone, replayed as a CUDA graph, and launched from Python), memory beyond inputs,
+outputs and gradients, errors against float64, and the time of the first forward and backward on an empty cache. Then ours at T from 512 to 65,536
+with B·T constant, and at S, D of 64 and 128. The peer tunes itself for minutes at each new shape: "quick" leaves it at most four configurations a
+kernel, "full" all of them. Writes results/gated_recurrence.json.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.runtime.autotuner import Autotuner
-from triton.testing import do_bench
+from triton.testing import do_bench, do_bench_cudagraph
 
 from hymo.ops.gated_recurrence import gated_recurrence
 
@@ -95,10 +96,18 @@ def measure(run: Callable[..., Tensor], inputs: list[Tensor], backward: bool = T
         o = run(*inputs)
         return o, *torch.autograd.grad(o, inputs, weight)
 
-    result = {"forward_ms": do_bench(forward, return_mode="median"), "forward_extra_bytes": extra_bytes(forward)}
+    result = timed("forward", forward)
     if backward:
-        both()
-        result |= {"both_ms": do_bench(both, return_mode="median"), "both_extra_bytes": extra_bytes(both)}
+        result |= timed("both", both)
+    return result
+
+
+def timed(name: str, run: Callable[[], Any]) -> dict[str, float]:
+    """Wall time of calls from Python, and of the same work replayed as a CUDA graph, without what launching costs the host."""
+    run()
+    result = {f"{name}_ms": do_bench(run, return_mode="median"), f"{name}_extra_bytes": extra_bytes(run)}
+    with torch.cuda.stream(torch.cuda.Stream()):
+        result[f"{name}_graph_ms"] = do_bench_cudagraph(run, rep=50, return_mode="median")
     return result
 
 
@@ -142,8 +151,12 @@ def first_call_seconds() -> float:
 
 
 def line(name: str, figures: dict[str, float]) -> dict[str, Any]:
-    both = f"{figures['both_ms']:8.3f} ms {figures['both_extra_bytes'] / 1e9:6.3f} GB" if "both_ms" in figures else ""
-    print(f"{name:44} {figures['forward_ms']:8.3f} ms {figures['forward_extra_bytes'] / 1e9:6.3f} GB {both}", flush=True)
+    parts = [
+        f"{figures[f'{part}_graph_ms']:8.3f} ms ({figures[f'{part}_ms']:.3f} launched) {figures[f'{part}_extra_bytes'] / 1e9:6.3f} GB"
+        for part in ("forward", "both")
+        if f"{part}_ms" in figures
+    ]
+    print(f"{name:44}", *parts, flush=True)
     return {"name": name, **figures}
 
 
@@ -155,7 +168,7 @@ def main() -> None:
 
     versions = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
     print(", ".join(f"{name} {value}" for name, value in versions.items()))
-    print(f"B{B} T{T} H{H} S{S} D{D} bf16; medians: forward, extra memory, forward and backward, extra memory")
+    print(f"B{B} T{T} H{H} S{S} D{D} bf16; medians, forward, then forward and backward: replayed as a graph (launched from Python), extra memory")
     inputs = draw(B, T)
     rows = [line("hymo", measure(ours, inputs)), line("sequential, every state kept", measure(sequential, inputs, backward=False))]
     accuracy, first = errors(ours, inputs), first_call_seconds()

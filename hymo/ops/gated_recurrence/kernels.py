@@ -286,11 +286,12 @@ def gradients_kernel(
             path = tl.where(upper == 1, from_start, to_end)
             sign = (2 * upper - 1).to(tl.float32)
             decay = _decay(rates, path)
-            x = (tl.where((upper == 1)[:, None], c_wide, b_wide) * decay).to(v.dtype)
+            decayed = tl.where((upper == 1)[:, None], c_wide, b_wide) * decay
+            x = decayed.to(v.dtype)
             meet = _meet(t, LEVEL)
             scores_transposed = tl.where(meet & earlier, _product(x, tl.trans(x)), scores_transposed)
             dx = _product(tl.where(meet, dpairs, 0.0).to(v.dtype), x)
-            dlog_level = dx * x
+            dlog_level = dx * decayed
             dlog += dlog_level * sign[:, None]
             dA += dlog_level * path[:, None]
             dx *= decay

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from hymo.ops.gated_recurrence.interface import OperandError
 from hymo.ops.gated_recurrence.kernels import entering_kernel, gradients_kernel, outputs_kernel, scan_kernel, states_kernel
 
-SCAN_TILE, SCAN_AHEAD = 128, 8          # numbers of a state that one program adds up, and boundaries that it loads at once
+SCAN_TILE, SCAN_AHEAD = 128, 16         # numbers of a state that one program adds up, and boundaries that it loads at once
 
 
 class _Sizes(NamedTuple):
@@ -109,7 +109,7 @@ def _backward(
     entering = states.new_empty(B, H, N * sizes.span // sizes.chunk, S, D)
     entering_kernel[H, N, B](
         v, b, g, starts, A, states, entering, T, H, N,
-        C=sizes.chunk, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps,
+        C=sizes.chunk, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps, num_stages=1,
     )
     dstates, dinitial_state = _boundary_states(c, do, g, starts, A, dfinal_state, reverse=True)
     dv, db, dc, dg = (torch.empty_like(x) for x in (v, b, c, g))
