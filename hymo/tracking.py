@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 BATCH_METRICS, BATCH_PARAMS = 1000, 100  # a server refuses more at once
 PORT = 5000  # of `hymo ui`
 PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S = 2.0, 60.0, 20.0  # between sendings; at most, while nobody answers; for the last one of a run
-VIEW = "hymo"  # the shared view of an experiment's page whose table shows these columns
-COLUMNS = (*(f"metrics.`{name}`" for name in ("val/loss", "val/bpb", "loss/main", "speed/tokens_per_s", "cost/params_active")),
-           *(f"tags.`hymo.{name}`" for name in ("scale", "overrides")))  # fmt: skip
+VIEW = "hymo"  # the shared view of an experiment's page, whose table has these columns: {column: width}
+COLUMNS = {
+    **{"tags.`hymo.scale`": 90, "tags.`hymo.overrides`": 260},
+    **dict.fromkeys((f"metrics.`{name}`" for name in ("val/loss", "val/bpb", "speed/tokens_per_s", "cost/params_active", "loss/main")), 130),
+}
 QUIET = {  # MLflow reads these when it is imported; what the user has set stands
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -202,7 +204,8 @@ def experiment_id(server: MlflowClient, tracking: str, name: str) -> str:
         return str(found.experiment_id)
     try:
         made = str(server.create_experiment(name, artifact_location))
-        server.set_experiment_tag(made, f"mlflow.sharedViewState.{VIEW}", json.dumps({"selectedColumns": list(COLUMNS)}))
+        view = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "columnWidths": COLUMNS}
+        server.set_experiment_tag(made, f"mlflow.sharedViewState.{VIEW}", json.dumps(view))
         return made
     except MlflowException:  # another process made it in the meantime
         found = server.get_experiment_by_name(name)
