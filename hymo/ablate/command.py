@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hymo.ablate import price
-from hymo.ablate.conduct import Site, conduct, folder_name
+from hymo.ablate.conduct import Site, conduct
 from hymo.ablate.definition import Experiment, load
 from hymo.ablate.engine import Engine, LocalEngine
 from hymo.ablate.plan import base_recipe, make_plan
@@ -44,6 +44,7 @@ class Options:
     aa: bool
     cross: bool
     looks: list[int]
+    rates: tuple[float, ...]
     store: Path
 
 
@@ -72,16 +73,16 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
         threads=options.threads,
     )
     prices = price.price(plan, device)
-    whole = price.total(plan, prices, jobs)
+    whole = price.total(plan, prices, jobs, tries=len(options.rates))
     show_plan(screen, plan, prices, whole, jobs)
     if options.dry_run:
         return None
     price.check_memory(whole, device, jobs)
     with Watch(screen, store) as watch:
         site = Site(store, run_on, str(device), options.threads, watch.say, watch)
-        result = conduct(plan, site, fresh=options.fresh)
+        result = conduct(plan, site, fresh=options.fresh, rates=options.rates)
     show_result(screen, result)
-    screen.print(f"report: {store.root / folder_name(plan) / 'report.html'}", markup=False, soft_wrap=True)
+    screen.print(f"report: {result['folder']}/report.html", markup=False, soft_wrap=True)
     return result
 
 
@@ -140,7 +141,7 @@ def results(name: str | None, report: bool, folder: Path, screen: Console) -> An
         return [{"folder": key, **summary(value)} for key, value in found.items()]
     chosen = pick(name, found, store)
     if report:
-        write_report(store.root / chosen / "report.html", found[chosen])
+        write_report(store.root / chosen / "report.html", found[chosen], store)
     show_result(screen, found[chosen])
     screen.print(f"report: {store.root / chosen / 'report.html'}", markup=False, soft_wrap=True)
     return found[chosen]

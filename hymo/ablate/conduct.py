@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hymo.ablate.adjust import matched_in_time, needs_speeds, tries, tuned
 from hymo.ablate.engine import Engine, collect, new_session
 from hymo.ablate.key import ingredients, key
 from hymo.ablate.measure import measured
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.report import write_report
-from hymo.ablate.result import check_primary, judged, summarise
+from hymo.ablate.result import Outcomes, check_primary, judged, summarise
 from hymo.ablate.statistics import Verdict
 from hymo.ablate.store import Outcome, RunSpec, Store, write_json
 from hymo.ablate.tracked import Tracked
@@ -35,54 +36,78 @@ class Site:
     watch: Callable[[Mapping[str, RunSpec], str], Callable[[], None]]  # (specs by key, session) -> progress, called several times a second
 
 
-def conduct(plan: Plan, site: Site, *, fresh: bool = False) -> dict[str, Any]:
-    """Run what is missing and return the result, which also lies in the ablation's folder with its report."""
-    folder = site.store.root / folder_name(plan)
+def conduct(plan: Plan, site: Site, *, fresh: bool = False, rates: Sequence[float] = ()) -> dict[str, Any]:
+    """Run what is missing and return the result, which also lies in the ablation's folder with its report.
+
+    `rates` are factors of the learning rate that every arm tries first (`--tune lr`); empty: the recipe's own.
+    """
+    session = new_session()
+    if rates:
+        plan = tuned(plan, rates, _tried(tries(plan, rates), site, session, fresh))
+    if needs_speeds(plan):
+        plan = matched_in_time(plan, speeds_of(plan, site, make_specs(plan, site, folder_of(plan, site))))
+    folder = folder_of(plan, site)
     specs = make_specs(plan, site, folder)
     if fresh:
         for spec in specs.values():
             site.store.forget(spec.key)
-    done = {spec.key for spec in specs.values() if site.store.outcome(spec.key) is not None}
-    reused = sum(spec.key in done for spec in specs.values())
+    reused = sum(site.store.outcome(spec.key) is not None for spec in specs.values())
     if reused:
         site.say(f"{reused} of {len(specs)} runs are in the store already and are reused; --fresh would run them again")
-    session = new_session()
     tracked = Tracked(plan, folder, {arm.label: arm_folder(folder, arm) for arm in plan.everything}) if reused < len(specs) else None
     try:
         ran, outcomes = run_all(plan, specs, site, session)
-        speeds = {arm.label: measured(site.store, specs[arm.label, ran.seeds[0]]) for arm in ran.everything}
-        result = summarise(ran, outcomes, speeds, reused)
+        keys = {at: spec.key for at, spec in specs.items()}
+        result = summarise(ran, outcomes, speeds_of(ran, site, specs), keys, reused)
         files = [folder / "result.json", folder / "report.html"]
         write_json(files[0], result)
-        write_report(files[1], result)
+        write_report(files[1], result, site.store)
         if tracked is not None:
             tracked.finish(result, files)
     except BaseException:
         if tracked is not None:
             tracked.stop()
         raise
-    return result
+    return {**result, "folder": str(folder)}
 
 
-def run_all(plan: Plan, specs: Specs, site: Site, session: str) -> tuple[Plan, dict[tuple[str, int], Outcome]]:
+def run_all(plan: Plan, specs: Specs, site: Site, session: str) -> tuple[Plan, Outcomes]:
     """Bring every run to its outcome; with looks, stop at the first one that decides every arm. Returns the plan with the seeds that were run."""
     stages = plan.looks or (len(plan.seeds),)
     for stage in stages:
         now = replace(plan, seeds=plan.seeds[:stage])
-        here = {at: spec for at, spec in specs.items() if at[1] in now.seeds}
-        by_key = {spec.key: spec for spec in here.values()}
-        site.engine(list(by_key.values()), session, site.watch(by_key, session))
-        found = collect(site.store, list(by_key.values()), session)
-        outcomes = {at: found[spec.key] for at, spec in here.items()}
+        outcomes = compute({at: spec for at, spec in specs.items() if at[1] in now.seeds}, site, session)
+        check_primary(now, outcomes)
         if stage == stages[-1]:
             break
-        check_primary(now, outcomes)
         _, standing = judged(now, outcomes)
         open_arms = [arm.label for arm, verdict in zip(plan.arms, standing, strict=True) if verdict == Verdict.INCONCLUSIVE]
         if not open_arms:
             break
         site.say(f"not decided after {stage} seeds: {', '.join(open_arms)}; on to {stages[stages.index(stage) + 1]}")
     return now, outcomes
+
+
+def compute(specs: Specs, site: Site, session: str) -> dict[tuple[str, int], Outcome]:
+    """The outcome of every run, from the store or from the engine."""
+    by_key = {spec.key: spec for spec in specs.values()}
+    site.engine(list(by_key.values()), session, site.watch(by_key, session))
+    found = collect(site.store, list(by_key.values()), session)
+    return {at: found[spec.key] for at, spec in specs.items()}
+
+
+def speeds_of(plan: Plan, site: Site, specs: Specs) -> dict[str, dict[str, float]]:
+    """Tokens per second and peak memory of every arm, each measured alone or known already."""
+    return {arm.label: measured(site.store, specs[arm.label, plan.seeds[0]]) for arm in plan.everything}
+
+
+def _tried(plan: Plan, site: Site, session: str, fresh: bool) -> Outcomes:
+    """The outcomes of the tries of learning rates."""
+    specs = make_specs(plan, site, folder_of(plan, site))
+    for spec in specs.values() if fresh else ():
+        site.store.forget(spec.key)
+    site.say(f"learning rates: {len(specs)} tries on seed {plan.seeds[0]}, which no verdict sees")
+    return compute(specs, site, session)
 
 
 def make_specs(plan: Plan, site: Site, folder: Path) -> Specs:
@@ -120,10 +145,10 @@ def as_run(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": seed, "tracking": address(recipe.run.tracking)})})
 
 
-def folder_name(plan: Plan) -> str:
-    """What belongs to the same arms at the same scale has one folder, whatever the number of seeds."""
+def folder_of(plan: Plan, site: Site) -> Path:
+    """What belongs to the same arms at the same scale has one folder in the store, whatever the number of seeds."""
     identity = "\n".join(f"{arm.label} {fingerprint(arm.recipe)} {arm.salt}" for arm in plan.everything)
-    return f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+    return site.store.root / f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def arm_folder(folder: Path, arm: Arm) -> Path:

@@ -1,66 +1,32 @@
-"""The report's four pictures, as SVG text: what was learnt when, how large the differences are, where in the context, and at what cost."""
+"""The report's pictures, as SVG text: how large the differences are, what was learnt when, where in the context, and at what cost; then those that
+`hymo plot` draws, of the first seed of each arm."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from hymo.figures.run import pictures
+from hymo.figures.story import Story, read_story
+from hymo.figures.style import BASELINE, COLOURS, drawn, legend, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by every kind of eye; the baseline is dark grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
-BASELINE = "#444444"
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hymo",  # the same result gives the same file
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
+    from hymo.ablate.store import Store
+
+def figures(result: Mapping[str, Any], stories: Sequence[Story] = ()) -> list[tuple[str, str, str]]:
+    """(title, caption, SVG) of every picture that the result and the stories have numbers for."""
+    own = ((title, caption, drawn(draw, result)) for title, caption, draw in PICTURES)
+    told = ((picture.title, f"First seed. {picture.caption}", figure) for picture, figure in pictures(stories))
+    return [(title, caption, svg(figure)) for title, caption, figure in (*own, *told) if figure is not None]
 
 
-def figures(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(title, caption, SVG) of every picture that the result has numbers for."""
-    import matplotlib as mpl
-
-    drawn = []
-    with mpl.rc_context(STYLE):
-        for title, caption, draw in (
-            (
-                "Differences",
-                "Each dot is a seed, paired with the baseline's; the bar is the interval of the mean. Grey: the margin of equivalence.",
-                _forest,
-            ),
-            ("Held-out loss", "One thin line a seed.", _curves),
-            (
-                "Loss by position",
-                "Difference from the baseline by the length of context read, mean over seeds. Falling to the right: uses its context better.",
-                _positions,
-            ),
-            ("Cost against loss", "Each dot is an arm at its mean over seeds. Down and to the left is better.", _cost),
-        ):
-            if (svg := _svg(draw, result)) is not None:
-                drawn.append((title, caption, svg))
-    return drawn
-
-
-def _svg(draw: Any, result: Mapping[str, Any]) -> str | None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    if not draw(figure, result):
-        return None
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
+def stories(result: Mapping[str, Any], store: Store) -> list[Story]:
+    """What the first seed of each arm told, in the colours of the other pictures; runs that the store no longer has are left out."""
+    found = [(row, store.run(row["keys"][0])) for row in result["rows"] if "keys" in row]
+    return [read_story(folder, row["arm"], _colour(result, row)) for row, folder in found if (folder / "journal.jsonl").is_file()]
 
 
 def _forest(figure: Figure, result: Mapping[str, Any]) -> bool:
@@ -107,7 +73,7 @@ def _curves(figure: Figure, result: Mapping[str, Any]) -> bool:
     axes.set_xlabel("step")
     axes.set_ylabel("held-out loss, nats per token")
     if drawn:
-        _legend(axes)
+        legend(axes)
     return drawn
 
 
@@ -125,7 +91,7 @@ def _positions(figure: Figure, result: Mapping[str, Any]) -> bool:
     axes.set_xlabel("tokens of context, at least")
     axes.set_ylabel("difference in loss")
     if drawn:
-        _legend(axes)
+        legend(axes)
     return drawn
 
 
@@ -143,14 +109,22 @@ def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
         axes.set_xlabel(label)
         axes.margins(x=0.15, y=0.15)
     panels[0].set_ylabel(rows[0]["primary"])
-    _legend(panels[1])
+    legend(panels[1])
     return True
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
 
 
 def _colour(result: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     index = [one["arm"] for one in result["rows"]].index(row["arm"])
     return BASELINE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]
+
+
+PICTURES = (
+    ("Differences", "Each dot is a seed, paired with the baseline's; the bar is the interval of the mean. Grey: the margin of equivalence.", _forest),
+    ("Held-out loss", "One thin line a seed.", _curves),
+    (
+        "Difference by position",
+        "From the baseline, by the length of context read, mean over seeds. Falling to the right: uses its context better.",
+        _positions,
+    ),
+    ("Cost against loss", "Each dot is an arm at its mean over seeds. Down and to the left is better.", _cost),
+)

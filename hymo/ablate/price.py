@@ -36,9 +36,9 @@ def _of(arm: Arm, device: torch.device, per_flop: float) -> Price:
     return Price(sum(parts.values()), per_flop * sizing.work(arm.recipe), parts["weights"] + parts["optimizer"])
 
 
-def total(plan: Plan, prices: Mapping[str, Price], jobs: int) -> Price:
-    """Price of the whole ablation with `jobs` runs at a time."""
-    seeds = len(plan.seeds)
+def total(plan: Plan, prices: Mapping[str, Price], jobs: int, tries: int = 0) -> Price:
+    """Price of the whole ablation with `jobs` runs at a time, and `tries` of the learning rate before it."""
+    seeds = len(plan.seeds) + tries
     runs = [prices[arm.label] for arm in plan.everything]
     side_by_side = sorted((one.bytes for one in runs), reverse=True)[:jobs]
     return Price(sum(side_by_side), seeds * sum(one.seconds for one in runs) / jobs, seeds * sum(one.disk for one in runs))

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hymo.ablate.figures import figures
+from hymo.ablate.figures import figures, stories
+from hymo.ablate.store import Store
 from hymo.ablate.table import difference, seed_values, sentences
+from hymo.figures.story import Story
 from hymo.units import in_bytes, si
 
 
-def write_report(path: Path, result: Mapping[str, Any]) -> None:
-    """Render `result` to `path`, whole or not at all."""
+def write_report(path: Path, result: Mapping[str, Any], store: Store | None = None) -> None:
+    """Render `result` to `path`, whole or not at all; with the `store`, what the runs told while they trained, too."""
     partial = path.with_suffix(".part")
-    partial.write_text(render(result), encoding="utf-8")
+    partial.write_text(render(result, stories(result, store) if store else ()), encoding="utf-8")
     partial.replace(path)
 
 
-def render(result: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any], told: Sequence[Story] = ()) -> str:
     """The report as HTML text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -27,7 +29,7 @@ def render(result: Mapping[str, Any]) -> str:
     )
     environment.filters |= {"si": si, "in_bytes": in_bytes, "difference": difference, "change": _change, "p": _p, "number": _number}
     rows = [{**row, "shown": seed_values(result, row)} for row in result["rows"]]
-    return environment.get_template("report.html").render(result=result, rows=rows, figures=figures(result), sentences=sentences(result))
+    return environment.get_template("report.html").render(result=result, rows=rows, figures=figures(result, told), sentences=sentences(result))
 
 
 def _change(value: float) -> str:

@@ -55,11 +55,13 @@ def judged(plan: Plan, outcomes: Outcomes, seeds: int | None = None) -> tuple[Ju
     return reached[-1], [str(verdict) for verdict in standing]
 
 
-def summarise(plan: Plan, outcomes: Outcomes, measured: Mapping[str, Mapping[str, float]], reused: int) -> dict[str, Any]:
-    """Everything there is to say, as plain values."""
+def summarise(
+    plan: Plan, outcomes: Outcomes, measured: Mapping[str, Mapping[str, float]], keys: Mapping[tuple[str, int], str], reused: int
+) -> dict[str, Any]:
+    """Everything there is to say, as plain values. `keys` names the runs in the store."""
     check_primary(plan, outcomes)
     judgement, standing = judged(plan, outcomes)
-    rows = [_row(plan, outcomes, arm, measured) for arm in plan.everything]
+    rows = [{**_row(plan, outcomes, arm, measured), "keys": [keys[arm.label, seed] for seed in plan.seeds]} for arm in plan.everything]
     first = len(rows) - len(plan.arms)
     for index, (arm, verdict) in enumerate(zip(plan.arms, standing, strict=True)):
         rows[first + index] |= _decision(judgement, index, verdict, _trouble(plan, outcomes, arm), _trouble(plan, outcomes, plan.baseline))

@@ -39,6 +39,7 @@ def ablate(
     cross: Annotated[bool, typer.Option("--cross", help="the factorial of two experiments, with the interaction")] = False,
     until: Annotated[str | None, typer.Option("--until", metavar="decided", help="stop at the first planned look that decides every arm")] = None,
     looks: Annotated[str | None, typer.Option("--looks", metavar="3,5,…", help="numbers of seeds at which --until looks, fixed in advance")] = None,
+    tune: Annotated[str | None, typer.Option("--tune", metavar="lr[:0.5,1,2]", help="try factors of the learning rate for every arm first")] = None,
     store: StoreFolder = Path("ablations"),
     json: Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def ablate(
         aa=aa,
         cross=cross,
         looks=planned_looks(until, looks, seeds),
+        rates=planned_rates(tune),
         store=store,
     )
     result = run(options, screen(json))
@@ -108,3 +110,20 @@ def planned_looks(until: str | None, looks: str | None, seeds: int) -> list[int]
     if found[-1] != seeds:
         raise AblationError(f"the last look must be at --seeds, but got looks {looks} and {seeds=}; give --seeds {found[-1]}")
     return found
+
+
+def planned_rates(tune: str | None) -> tuple[float, ...]:
+    """The factors of the learning rate to try; empty for none."""
+    if tune is None:
+        return ()
+    from hymo.ablate.adjust import check_factors
+
+    what, _, factors = tune.partition(":")
+    if what != "lr":
+        raise AblationError(
+            f"--tune must be lr, the one setting that every arm may need its own of, but got {tune!r}; `hymo search` looks for others"
+        )
+    try:
+        return check_factors([float(factor) for factor in factors.split(",")] if factors else [0.5, 1.0, 2.0])
+    except ValueError:
+        raise AblationError(f"--tune lr:… must be factors of the learning rate, but got {factors!r}; for example lr:0.5,1,2") from None

@@ -11,6 +11,7 @@ from hymo.ablate.definition import load
 from hymo.ablate.plan import AGAIN, make_plan
 from hymo.ablate.table import sentences
 from hymo.data import open_data
+from hymo.errors import AblationError
 from hymo.model import build_hymo
 from tests.ablate.conftest import EXPERIMENT
 from tests.ablate.test_plan import with_arms
@@ -20,7 +21,12 @@ from tests.ablate.test_plan import with_arms
 def _quick(monkeypatch):
     """Speeds are measured in processes of their own (test_engine.py), and one report is enough (test_report.py)."""
     monkeypatch.setattr(conducting, "measured", lambda store, spec: {"tokens_per_s": 100.0, "bytes_peak": 1e6})
-    monkeypatch.setattr(conducting, "write_report", lambda path, result: path.write_text("report"))
+    monkeypatch.setattr(conducting, "write_report", lambda path, *rest: path.write_text("report"))
+
+
+def said(site):
+    """What was said to the user."""
+    return site.say.__self__
 
 
 def rows(result):
@@ -60,8 +66,8 @@ def test_an_ablation_from_plan_to_report_and_again(plan_of, site):
     assert [*plan.probes] == ["length", "mqar"]  # rows of 16 tokens are too short for a needle, and text is no task
     assert {(one["arm"], one["metric"]) for one in result["secondary"]} == {(a, m) for a in ("swap", "wide") for m in metrics}
 
-    folder = site.store.root / conducting.folder_name(plan)
-    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
+    folder = conducting.folder_of(plan, site)
+    assert {**json.loads((folder / "result.json").read_text()), "folder": str(folder)} == json.loads(json.dumps(result))
 
     again = conduct(plan, site)
     assert again == {**result, "reused": 8}
@@ -159,3 +165,28 @@ def test_the_factorial_reports_its_interaction(write_experiment, site):
     both, swap, wide = (found[label]["mean"] for label in ("swap × wide", "one/swap", "other/wide"))
     assert cell["mean"] == pytest.approx(both - swap - wide)
     assert any(sentence.startswith("Interaction swap × wide: ") for sentence in sentences(result))
+
+
+def test_every_arm_is_tuned_on_a_seed_of_its_own_and_an_edge_is_unresolved(plan_of, site):
+    text = with_arms("wide: {model.layers.M.ffn.inter_dim: x2}")
+    result = conduct(plan_of(text), site, rates=(0.001, 1.0, 100.0))
+    found = rows(result)
+    assert "learning rates: 6 tries on seed 500009, which no verdict sees" in said(site)
+    assert all("learning rates x" in row["notes"][-1] for row in found.values())
+    factors = {arm: float(row["notes"][-1].split()[2].strip("x,")) for arm, row in found.items()}
+    edges = {factor in (0.001, 100.0) for factor in factors.values()}
+    assert (found["wide"]["verdict"] == "lr unresolved") == (True in edges)
+
+
+def test_arms_matched_in_time_get_the_steps_that_their_speed_allows(plan_of, site, monkeypatch):
+    monkeypatch.setattr(conducting, "measured", lambda store, spec: {"tokens_per_s": 50.0 if "wide" in spec.name else 100.0, "bytes_peak": 1e6})
+    result = conduct(plan_of(with_arms("wide: {model.layers.M.ffn.inter_dim: x2}", match="wall_time")), site)
+    assert rows(result)["wide"]["notes"] == ["2 steps for 4, equal time at 0.50x"]
+    assert [step for step, _ in rows(result)["wide"]["curves"][0]] == [2]
+
+
+def test_a_primary_metric_that_no_run_has_is_an_error(plan_of, site):
+    with pytest.raises(
+        AblationError, match=r"ablation.yaml:[0-9]+:1: primary must be a metric of a finished run, but got 'val/los'; did you mean 'val/loss'"
+    ):
+        conduct(plan_of(EXPERIMENT.replace("match: none", "match: none\nprimary: val/los")), site)

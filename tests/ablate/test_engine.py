@@ -31,7 +31,7 @@ def options(tmp_path, **changed):
     """`hymo ablate order --scale full --seeds 2 --arms swap`, as an object."""
     given = {
         "words": ["order"], "scale": "full", "seeds": 2, "arms": ["swap"], "within": 1e9, "jobs": 2, "threads": 1, "on": "local", "dry_run": False,
-        "fresh": False, "aa": False, "cross": False, "looks": [], "store": tmp_path / "ablations", **changed,
+        "fresh": False, "aa": False, "cross": False, "looks": [], "rates": (), "store": tmp_path / "ablations", **changed,
     }  # fmt: skip
     return Options(**given)
 
@@ -39,7 +39,7 @@ def options(tmp_path, **changed):
 def decisive(result):
     """Everything that decides, to the last bit: what is measured, and what was reused, stay out."""
     rows = [{key: value for key, value in row.items() if key not in MEASURED} for row in result["rows"]]
-    return {**result, "rows": rows, "reused": None}
+    return {**result, "rows": rows, "reused": None, "folder": None}
 
 
 def killed_soon(process, store):
@@ -55,7 +55,7 @@ def killed_soon(process, store):
 
 def test_two_commands_at_once_one_of_them_killed_end_in_the_table_of_an_undisturbed_one(write_experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(conducting, "measured", lambda store, spec: {})
-    monkeypatch.setattr(conducting, "write_report", lambda path, result: None)
+    monkeypatch.setattr(conducting, "write_report", lambda path, *rest: None)
     write_experiment()
     store = Store(tmp_path / "ablations")
     words = ["ablate", "order", "--scale", "full", "--seeds", "2", "--arms", "swap", "--jobs", "1"]
