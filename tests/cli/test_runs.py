@@ -89,7 +89,7 @@ def test_the_page_is_served_on_loopback_and_ends_whole(tmp_path, store):
         assert ui.stdout.readline().startswith(f"MLflow on {store}")
         address = f"http://127.0.0.1:{port}"
         assert ui.stdout.readline() == f"open {address}/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=hymo\n"
-        until = time.monotonic() + 120
+        until = time.monotonic() + 200
         while True:
             try:
                 with urllib.request.urlopen(f"{address}/health") as answer:
