@@ -56,7 +56,8 @@ class Dimension(Settings):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Dimension:
-        if (self.choices is None) == (self.low is None or self.high is None):
+        ends = sum(end is not None for end in (self.low, self.high))
+        if ends != (0 if self.choices else 2):
             raise ValueError("must have either low and high, or choices")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"low must be below high, but got low={self.low}, high={self.high}")
