@@ -1,7 +1,7 @@
 """Which part of the model a GPU kernel belongs to, from a torch.profiler trace.
 
 A kernel is launched by an operation, and operations are nested: what is compiled runs inside the region of its layer, forward or backward, and the
-region is a layer's whose own operation (recurrence, attention, grouped product) it holds.
+region is that layer's whose own operation (recurrence, attention, grouped product) it holds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def kind(event: Any, kernel: str, names: str) -> str:
 
 
 def is_product(event: Any, kernel: str) -> bool:
-    return event.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm") and "splitk" not in kernel.lower()
+    return event.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm") and "splitKreduce" not in kernel
 
 
 def flat(shape: Any) -> Iterator[int]:

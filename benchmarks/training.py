@@ -26,14 +26,14 @@ from hymo.train.parallel import World, joined
 from hymo.train.session import Session
 from hymo.train.step import Pending
 
-GEMM_FLOPS = {"NVIDIA H200": 641e12}        # measured there: bf16, 16384 x 896 x 1280
+GEMM_FLOPS = {"NVIDIA H200": 641e12}        # measured there: bf16, 16384 × 896 × 1280
 
 
 def dense_mask() -> list[str]:
     """A full mask of documents in scaled_dot_product_attention instead of block masks."""
     import hymo.ops.attention
 
-    hymo.ops.attention.BLOCK = 1 << 30
+    hymo.ops.attention.LONG = 1 << 30
     return []
 
 
@@ -82,7 +82,8 @@ def run(recipe: Recipe, world: World, steps: int) -> Run:
     losses, seconds = [], []
     waiting: list[Pending] = []
     clock = time.perf_counter()
-    print(f"data {opened - began:.1f} s, session {clock - opened:.1f} s, micro-batch {session.stepper.micro_batch}", flush=True)
+    if world.first:
+        print(f"data {opened - began:.1f} s, session {clock - opened:.1f} s, micro-batch {session.stepper.micro_batch}", flush=True)
 
     def settle() -> None:
         nonlocal clock

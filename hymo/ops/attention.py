@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from hymo.ops.document_mask import BLOCK, document_mask
+from hymo.ops.document_mask import document_mask
 
 Visibility = Tensor | BlockMask | None
+LONG = 1024     # tokens from which a row's documents are worth a block mask: in shorter ones a full mask costs little, and no kernel is compiled
 
 
 def visibility(
@@ -23,15 +24,15 @@ def visibility(
 ) -> Visibility:
     """Which of L keys each of the last T queries sees: those not after it, in its own document, the last `window` of them if given.
 
-    None stands for "plainly causal", T = L or T = 1, which needs no mask. Whole rows of documents on a GPU get a block mask, which leaves out what
-    no query of a block sees; everything else a bool (B or 1, 1, T, L).
+    None stands for "plainly causal", T = L or T = 1, which needs no mask. Long rows of documents on a GPU get a block mask, which leaves out what no
+    query of a block sees; everything else a bool (B or 1, 1, T, L).
     """
     narrow = window is not None and window < keys
     if documents_BT is None or key_documents_BL is None:
         if queries in (1, keys) and not narrow:
             return None
         return causal(queries, keys, device, window)[None, None]
-    if documents_BT.is_cuda and queries == keys >= BLOCK:
+    if documents_BT.is_cuda and queries == keys >= LONG:
         return document_mask(documents_BT, window)
     same_BTL = documents_BT[:, :, None] == key_documents_BL[:, None, :]
     return (same_BTL & causal(queries, keys, device, window)).unsqueeze(1)
