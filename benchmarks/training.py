@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from parts import table
@@ -73,8 +74,10 @@ class Run:
     session: Session
 
 
-def run(recipe: Recipe, world: World, steps: int) -> Run:
+def run(recipe: Recipe, world: World, steps: int, losses_file: str | None) -> Run:
     """Train `steps` steps as hymo.train.loop does: the numbers of a step are read while the next one runs."""
+    if losses_file and world.first:
+        Path(losses_file).write_text("")
     began = time.perf_counter()
     data = open_data(recipe, world.rank, world.size)
     opened = time.perf_counter()
@@ -88,6 +91,9 @@ def run(recipe: Recipe, world: World, steps: int) -> Run:
     def settle() -> None:
         nonlocal clock
         losses.append(waiting.pop(0).read()["loss/main"])
+        if losses_file and world.first:
+            with Path(losses_file).open("a") as file:
+                file.write(f"{losses[-1]:.6f}\n")
         now = time.perf_counter()
         seconds.append(now - clock)
         clock = now
@@ -202,12 +208,9 @@ def main() -> None:
         if world.first:
             versions = f"torch {torch.__version__}" + (f", triton {version('triton')}" if importlib.util.find_spec("triton") else "")
             print(f"{world.size} × {device_name(world)}, {versions}, T={recipe.train.seq_len}, off: {', '.join(asked.off) or 'nothing'}", flush=True)
-        done = run(recipe, world, asked.steps)
+        done = run(recipe, world, asked.steps, asked.losses)
         if world.first:
             report(recipe, world, done, asked.warmup)
-        if asked.losses and world.first:
-            with open(asked.losses, "w") as file:
-                file.writelines(f"{loss:.6f}\n" for loss in done.losses)
         if asked.profile:
             profile(recipe, world, done.session, asked.steps)
         done.session.feed.close()
