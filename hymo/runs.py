@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from hymo.errors import HymoError, did_you_mean
 from hymo.journal import read
 
 JOURNAL, SENT, RECIPE = "journal.jsonl", "sent.json", "recipe.yaml"
+LABEL_WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,18 @@ def list_runs(output: Path) -> list[Run]:
     return sorted((read_run(journal.parent) for journal in output.glob(f"*/{JOURNAL}")), key=lambda run: run.started)
 
 
+def label(name: str, overrides: Sequence[str]) -> str:
+    """What MLflow calls a run: its name, then what it changes ("v1_0-tiny-00aa11bb pattern=MG*4"), so that the legend of a chart can be read."""
+    text = " ".join([name, *(re.sub(r"^[\w.-]*\.(?=[\w-]+=)", "", change) for change in overrides)])
+    return text if len(text) <= LABEL_WIDTH else f"{text[: LABEL_WIDTH - 1]}…"
+
+
 def find(words: str, output: Path) -> Path | None:
     """The folder of the run that `words` names: a folder, a run's name, an MLflow run id or a unique prefix of one. None when there is none.
 
-    Raises HymoError when several runs fit.
+    A label counts as its first word. Raises HymoError when several runs fit.
     """
-    for folder in (Path(words), output / words):
+    for folder in (Path(words), output / words, output / words.partition(" ")[0]):
         if (folder / JOURNAL).is_file() or (folder / RECIPE).is_file():
             return folder
     folders = sorted(journal.parent for journal in output.glob(f"*/{JOURNAL}"))

@@ -223,7 +223,7 @@ class MlflowTracker:
     def __init__(self, recipe: Recipe | None, run_dir: Path, parent: Path | None = None, tags: Mapping[str, str] | None = None, *,
                  name: str | None = None, experiment: str = "hymo", tracking: str = "auto") -> None:
         self.recipe, self.run_dir, self.parent, self.tags = recipe, run_dir, parent, dict(tags or {})
-        self.name = name or run_dir.name
+        self.name = name or self.tags.get("mlflow.runName", run_dir.name)
         self.experiment = recipe.run.experiment if recipe else experiment
         self.tracking = address(recipe.run.tracking if recipe else tracking)
         self.shipper = Shipper(run_dir)

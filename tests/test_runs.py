@@ -5,7 +5,7 @@ import pytest
 
 from hymo.errors import HymoError
 from hymo.journal import Journal
-from hymo.runs import find, list_runs, unknown
+from hymo.runs import LABEL_WIDTH, find, label, list_runs, unknown
 
 
 def make(output, name, run_id=None, ended=None):
@@ -42,7 +42,21 @@ def test_no_runs(tmp_path):
     assert list_runs(tmp_path / "nothing") == []
 
 
-@pytest.mark.parametrize("words", ["v1_0-tiny-aaaa0000", "v1_0-tiny-a", "0123abcd", "01", "0123abcdffff"])
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "a-1"),
+        (["model.pattern=MG*4", "seed=1"], "a-1 pattern=MG*4 seed=1"),
+        (['model.overrides={"before:M": {mixer: {rope: none}}}'], 'a-1 overrides={"before:M": {mixer: {rope: none}}}'),
+        (["data.source=" + "x" * 99], "a-1 source=" + "x" * 68 + "…"),
+    ],
+)
+def test_a_label_says_what_a_run_changes(overrides, expected):
+    assert label("a-1", overrides) == expected
+    assert len(expected) <= LABEL_WIDTH
+
+
+@pytest.mark.parametrize("words", ["v1_0-tiny-aaaa0000", "v1_0-tiny-aaaa0000 pattern=MG*4", "v1_0-tiny-a", "0123abcd", "01", "0123abcdffff"])
 def test_a_run_has_many_names(tmp_path, words):
     folder = make(tmp_path, "v1_0-tiny-aaaa0000", "0123abcdffff")
     make(tmp_path, "v1_0-tiny-bbbb0000", "4567abcdffff")

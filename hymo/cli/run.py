@@ -21,7 +21,7 @@ from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, prin
 from hymo.environment import cores
 from hymo.errors import BudgetError, HymoError
 from hymo.files import write_whole
-from hymo.runs import RECIPE
+from hymo.runs import RECIPE, label
 from hymo.units import parse_time
 
 if TYPE_CHECKING:
@@ -65,12 +65,13 @@ def run(
             return
         recipe = recipes[size]
         folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
+        tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
+        tags["mlflow.runName"] = label(folder.name, overrides)
         if world.first:
             folder.mkdir(parents=True)
             write_whole(folder / TAGS, dumps(tags))
             write_whole(folder / RECIPE, dump(recipe))  # last: from here on the run can be gone on with
         world.barrier()
-        tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
         try:
             go(recipe, folder, shown, json, resume=False, tags=tags)
         except HymoError:
