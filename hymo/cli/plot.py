@@ -32,6 +32,8 @@ def plot(
     if len(folders) > len(COLOURS):
         raise HymoError(f"a picture holds {len(COLOURS)} runs at most, or their colours repeat, but got {len(folders)}; draw fewer")
     stories = [read_story(folder, colour=colour) for folder, colour in zip(folders, COLOURS, strict=False)]
+    if untold := [story.name for story in stories if not story.metrics]:
+        raise HymoError(f"a run must have trained to be drawn, but got {untold[0]!r}, which has told nothing yet")
     files = write_pictures(stories, to or (folders[0] / "pictures" if len(folders) == 1 else Path("pictures")))
     ended = [folder for folder in folders if read_run(folder).status != "running"]      # one that goes on writes its own record
     pages = [attach(folder, files, "pictures") for folder in ended]

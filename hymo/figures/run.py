@@ -59,10 +59,15 @@ def loss(figure: Figure, stories: Sequence[Story]) -> bool:
 
 def gradient_norm(figure: Figure, stories: Sequence[Story]) -> bool:
     """Norm of the gradient before it is clipped."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes: Axes = figure.subplots()
     for story in stories:
         _noisy(axes, story, [(step, value) for step, value in story.metrics.get("grad_norm", []) if value > 0], alone=len(stories) == 1)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     _label(axes, stories, "gradient norm")
     return bool(axes.lines)
 
@@ -108,9 +113,9 @@ def expert_load(figure: Figure, stories: Sequence[Story]) -> bool:
         edges = [0, *steps]         # a validation stands at the end of what it sums up
         mesh = axes.pcolormesh(edges, range(len(load) + 1), load, cmap="RdBu_r", norm=TwoSlopeNorm(1, 0, 2), rasterized=True)
         uneven = max(row[-1] for row in load) - 1
-        title = layer if len(stories) == 1 else f"{story.name} {layer}"
-        axes.set_title(f"{title}: MaxVio {uneven:.2f}", fontsize=9)
-        axes.set_yticks([0.5, len(load) - 0.5], [f"{1}", f"{len(load)}"])
+        above = "" if len(stories) == 1 else f"{story.name}\n"
+        axes.set_title(f"{above}{layer}: MaxVio {uneven:.2f}", fontsize=8)
+        axes.set_yticks([0.5, len(load) - 0.5], ["1", str(len(load))])
         axes.grid(visible=False)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
@@ -187,8 +192,9 @@ PICTURES: tuple[Picture, ...] = (
 def write_pictures(stories: Sequence[Story], folder: Path) -> list[Path]:
     """Every picture of these runs as a PNG in `folder`, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
+    of = f" · {stories[0].name}" if len(stories) == 1 else ""
     files = []
     for picture, figure in pictures(stories):
         files.append(folder / f"{picture.name}.png")
-        write_png(figure, files[-1])
+        write_png(figure, files[-1], f"{picture.title}{of}", picture.caption)
     return files

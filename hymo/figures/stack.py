@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hymo.errors import HymoError
 from hymo.figures.style import COLOURS
 from hymo.files import write_whole
 from hymo.units import in_bytes, si
@@ -33,6 +34,8 @@ class Drawn:
 
 def write_page(recipe: Recipe, path: Path) -> None:
     """Write the page to `path`, whole or not at all."""
+    if not path.parent.is_dir():
+        raise HymoError(f"a page must be written to a folder that exists, but got {str(path)!r}; make {str(path.parent)!r} first")
     write_whole(path, render(recipe))
 
 

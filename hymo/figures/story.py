@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hymo.errors import HymoError
 from hymo.figures.style import COLOURS
 from hymo.journal import read
 
@@ -37,7 +36,7 @@ class Story:
 
 
 def read_story(folder: Path, name: str | None = None, colour: str = COLOURS[0]) -> Story:
-    """The story of the run in `folder`. Raises HymoError when it has told nothing."""
+    """The story of the run in `folder`; an empty one when it has told nothing."""
     metrics: dict[str, dict[int, float]] = {}
     vectors: dict[str, dict[int, list[float]]] = {}
     kept: dict[str, dict[str, dict[int, Any]]] = {"metrics": metrics, "vectors": vectors}
@@ -45,8 +44,6 @@ def read_story(folder: Path, name: str | None = None, colour: str = COLOURS[0]) 
     for event, _ in read(journal) if journal.is_file() else ():
         for key, value in event["values"].items() if event["event"] in kept else ():
             kept[event["event"]].setdefault(key, {})[event["step"]] = value
-    if not metrics:
-        raise HymoError(f"a run must have trained to be drawn, but got {str(folder)!r}, which has no metrics yet")
     return Story(
         name or folder.name,
         {key: sorted(series.items()) for key, series in metrics.items()},

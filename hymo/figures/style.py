@@ -51,12 +51,14 @@ def svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def write_png(figure: Figure, path: Path) -> None:
-    """Write the figure, whole or not at all."""
+def write_png(figure: Figure, path: Path, title: str, caption: str) -> None:
+    """Write the figure under its title and caption, whole or not at all."""
     import matplotlib as mpl
 
     partial = path.with_name(f".{path.name}.partial")
     with mpl.rc_context(STYLE):
+        figure.suptitle(f"{title}\n", x=0.012, ha="left", fontsize=10, linespacing=1.6, weight="bold")     # the empty line keeps room
+        figure.text(0.012, 1 - 0.29 / figure.get_figheight(), caption, va="top", fontsize=9, color="#555555")
         figure.savefig(partial, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     partial.replace(path)
 

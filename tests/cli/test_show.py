@@ -22,3 +22,10 @@ def test_what_an_override_changed_is_marked(hymo):
     assert [line.split()[0] for line in marked] == ["3"]
     assert marked[0].endswith("* before:M: mixer.rope=none")
     assert [line.split()[0] for line in lines[:-1] if line[:1].isdigit()] == ["0", "1-2", "3", "4", "5-7"]
+
+
+def test_the_stack_is_written_as_a_page(hymo, tmp_path):
+    found = hymo("show", "--scale", "tiny", "--html", "stack.html")
+    assert found.out == "wrote stack.html\n"
+    assert "<title>v1_0 · stack</title>" in (tmp_path / "stack.html").read_text()
+    assert hymo("show", "--scale", "tiny", "--html", "nowhere/stack.html").code == 2
