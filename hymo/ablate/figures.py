@@ -96,6 +96,8 @@ def _positions(figure: Figure, result: Mapping[str, Any]) -> bool:
 
 
 def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     rows = [row for row in result["rows"] if None not in row["values"]]
     if len(rows) < 2:
         return False
@@ -108,6 +110,8 @@ def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
             axes.plot([row[name]], [mean], "o", color=_colour(result, row), markersize=7, label=row["arm"])
         axes.set_xlabel(label)
         axes.margins(x=0.15, y=0.15)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(EngFormatter())
     panels[0].set_ylabel(rows[0]["primary"])
     legend(panels[1])
     return True
