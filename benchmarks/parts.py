@@ -38,7 +38,7 @@ def table(prof: Any, tokens: int) -> str:
     for part, time in sorted(spent.items(), key=lambda item: -item[1]):
         largest = sorted(kernels[part].items(), key=lambda item: -item[1])[:4]
         lines.append(f"{part:36} {time * scale:18.2f} {time / whole:7.1%}   " + ", ".join(f"{name} {t * scale:.2f}" for name, t in largest))
-    lines.append(f"{'step of ' + format(tokens, ',') + ' tokens':36} {whole * scale:18.2f}")
+    lines.append(f"{'all ' + format(tokens, ',') + ' tokens':36} {whole * scale:18.2f}")
     return "\n".join(lines)
 
 

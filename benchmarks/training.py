@@ -131,7 +131,7 @@ def report(recipe: Recipe, world: World, done: Run, warmup: int) -> None:
 
 
 def profile(recipe: Recipe, world: World, session: Session, updates: int) -> None:
-    """Profile one step of two micro-batches."""
+    """Profile two steps of two micro-batches, the second launched while the first runs, as in training."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -141,10 +141,9 @@ def profile(recipe: Recipe, world: World, session: Session, updates: int) -> Non
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if world.device.type == "cuda" else [])]
     session.stepper(fed, updates, False).read()
     with profiler(activities=activities, record_shapes=True) as prof:
-        session.stepper(fed, updates, False).read()
-        if world.device.type == "cuda":
-            torch.cuda.synchronize()
-    print(table(prof, rows * recipe.train.seq_len), flush=True)
+        for pending in [session.stepper(fed, updates, False) for _ in range(2)]:
+            pending.read()
+    print(table(prof, 2 * rows * recipe.train.seq_len), flush=True)
 
 
 def peer(tokens_per_step: int, rows: int, length: int, vocabulary: int, steps: int) -> None:
