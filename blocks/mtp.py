@@ -99,7 +99,7 @@ class _SwigluHead(nn.Module):
 
 
 class _DeepseekHead(nn.Module):
-    """The head owns the norms and residuals of its layer, as the stack owns those of its own."""
+    """The head owns the norms and residuals of its layer, as the stack owns those of its own: in the embedding's type, whatever the autocast."""
 
     def __init__(self, config: Mtp.Config, layer: LayerInfo) -> None:
         super().__init__()
@@ -113,7 +113,8 @@ class _DeepseekHead(nn.Module):
         self.ffn = _swiglu(config, layer)
 
     def forward(self, hidden_BTD: Tensor, ahead_BTD: Tensor, ctx: Context) -> Tensor:
-        x_BTD = self.projection(torch.cat([self.hidden_norm(hidden_BTD), self.ahead_norm(ahead_BTD)], dim=-1))
+        both_BT2D = torch.cat([self.hidden_norm(hidden_BTD), self.ahead_norm(ahead_BTD)], dim=-1)
+        x_BTD = self.projection(both_BT2D).to(ahead_BTD.dtype)
         mixed_BTD = self.mixer(self.mixer_norm(x_BTD), ctx)
         x_BTD = mixed_BTD if self.mixer.owns_residual else x_BTD + mixed_BTD
         y_BTD: Tensor = x_BTD + self.ffn(self.ffn_norm(x_BTD), ctx)

@@ -67,6 +67,17 @@ class HeadContract(BlockContract):
             assert torch.isfinite(hidden.grad).all()
             assert embed.weight.grad is not None, "a head reads the model's own embedding"
 
+    def test_bfloat16_autocast(self, config: dict[str, Any]) -> None:
+        block = self.build(config)
+        hidden, tokens, embed = self.inputs()
+        exact = block(hidden, tokens, embed, Context.for_tokens((2, 20), "cpu"))
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = block(hidden, tokens, embed, Context.for_tokens((2, 20), "cpu"))
+        for ours, theirs in zip(rough, exact, strict=True):
+            assert torch.isfinite(ours).all()
+            error = (ours.float() - theirs).norm() / theirs.norm()
+            assert error < 0.05, f"bf16 must keep two digits, but got a relative {error=}"
+
     def test_embedding_is_not_registered(self, config: dict[str, Any]) -> None:
         block = self.build(config)
         hidden, tokens, embed = self.inputs()

@@ -71,10 +71,13 @@ class Checkpoint:
             found = load_file(file) if file.is_file() else {}
         except SafetensorError as error:
             raise foreign(file, error) from None
-        if "cpu" in found:
-            torch.set_rng_state(found["cpu"])
-        if "cuda" in found and world.device.type == "cuda":
-            torch.cuda.set_rng_state(found["cuda"], world.device)
+        try:
+            if "cpu" in found:
+                torch.set_rng_state(found["cpu"])
+            if "cuda" in found and world.device.type == "cuda":
+                torch.cuda.set_rng_state(found["cuda"], world.device)
+        except (TypeError, RuntimeError) as error:
+            raise foreign(file, error) from None
 
 
 def save(root: Path, step: int, groups: Groups, state: Mapping[str, Any], world: World, keep_last: int = 2, keep_every: int | None = None) -> Path:

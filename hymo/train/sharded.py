@@ -16,6 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hymo.errors import CheckpointError
+
 if TYPE_CHECKING:
     from hymo.train.parallel import World
 
@@ -44,7 +46,11 @@ def read_plain(folder: Path, into: Mapping[str, Tensor]) -> None:
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file, torch.no_grad():
             for name in file.keys():  # noqa: SIM118
-                into[name].copy_(file.get_tensor(name))
+                tensor = file.get_tensor(name)
+                if tensor.dtype != into[name].dtype:
+                    what = f"{path} has {tensor.dtype} for {name!r}"
+                    raise CheckpointError(f"a checkpoint's tensors must be of the run's own types, but {what}; hymo did not write it")
+                into[name].copy_(tensor)
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, Tensor]) -> None:

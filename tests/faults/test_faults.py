@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_for_a_while_in_the_middle_of_the_log(make_case: Cal
 
 def test_sigterm_saves_within_its_grace_time(make_case: Callable[..., Case], uninterrupted: Case) -> None:
     case = make_case()
-    child = case.start(announce=["step", 2])
+    child = case.start(announce=["step", 2], patience=5.0)
     assert child.announced()
     began = time.monotonic()
     assert child.signal(signal.SIGTERM) == 130

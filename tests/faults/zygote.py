@@ -6,7 +6,7 @@ code, or minus the signal). Of the object:
     argv, folder    the command line, and where it runs; what it prints goes to the file `log` there
     announce        [phase, n]: say `now` on entering this phase for the n-th time
     full_disk       [[phase, n, bytes], …]: from the n-th entry on no file may grow beyond `bytes` (null: any size)
-    patience        seconds that the tracker gives a silent server at the end
+    patience        seconds that the tracker gives a server at the end; by default so many that no load on this machine is taken for a server's fault
 
 hymo knows nothing of it: its functions are wrapped here, in the child.
 """
@@ -80,7 +80,7 @@ def become(told: dict[str, Any], say: Callable[[str], None]) -> None:
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    tracking.PAUSE_S, tracking.PATIENCE_S = 0.05, told.get("patience", tracking.PATIENCE_S)
+    tracking.PAUSE_S, tracking.PATIENCE_S = 0.05, told.get("patience", 600.0)
 
     def at_entry(phase: str, number: int) -> None:
         if [phase, number] == told.get("announce"):

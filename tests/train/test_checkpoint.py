@@ -205,6 +205,19 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path, file: str) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
+def test_tensors_of_another_type_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    save_file({"cpu": torch.zeros(7)}, path / "rng/rank-00000.safetensors")
+    save_file({**groups()["model"], "w": torch.zeros(3, 2, dtype=torch.float64)}, path / "model/model.safetensors")
+    (path / "manifest.json").unlink()
+    checkpoint.seal(path)
+    found = checkpoint.open_checkpoint(path)
+    with pytest.raises(CheckpointError, match=r"has torch\.float64 for 'w'"):
+        found.load("model", groups()["model"], WORLD)
+    with pytest.raises(CheckpointError, match="must be safetensors files"):
+        found.restore_rng(WORLD)
+
+
 def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
     path = save(tmp_path / "c", 1)
     secret = tmp_path / "secret"

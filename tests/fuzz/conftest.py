@@ -1,0 +1,24 @@
+"""`make fuzz` runs every property of this folder, and those that stand beside their modules, on thousands of cases: --hypothesis-profile=fuzz.
+
+The ordinary suite draws a few cases of each. At the end of a fuzz run the number of cases is printed, as Hypothesis counted them.
+"""
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("fuzz", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if settings.get_current_profile_name() != "fuzz":
+        return
+    told = {report.nodeid: report.__dict__.get("_hypothesis_stats", "") for reports in terminalreporter.stats.values() for report in reports
+            if isinstance(report, pytest.TestReport)}
+    cases = {nodeid: sum(map(int, re.findall(r"(\d+) passing examples", stats))) for nodeid, stats in told.items() if stats}
+    refused = sum(int(count) for stats in told.values() for count in re.findall(r"(\d+) invalid examples", stats))
+    terminalreporter.section("fuzz")
+    for nodeid, count in cases.items():
+        terminalreporter.write_line(f"{count:7,}  {nodeid}")
+    terminalreporter.write_line(f"{sum(cases.values()):7,}  cases of {len(cases)} properties; {refused:,} draws besides were no cases")
