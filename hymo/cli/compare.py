@@ -20,7 +20,7 @@ def compare(
     allow_code: AllowCode = False,
     json: Json = False,
 ) -> None:
-    """What differs between runs, in the resolved recipe and in the result."""
+    """Say what differs between runs. Resolved recipes and results are compared."""
     from hymo.ablate.compare import compare as held_against
     from hymo.ablate.compare import comparison_table
     from hymo.cli.runs import folder_of

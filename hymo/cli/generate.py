@@ -35,7 +35,7 @@ def generate(
     json: Json = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Go on from prompts with a trained run, at its newest checkpoint. One prompt is written as it comes."""
+    """Write text with a trained run. Each prompt is gone on from at its newest checkpoint. One prompt is written as it comes."""
     from hymo.cli.runs import folder_of
     from hymo.generate import Limits, Sampling
     from hymo.generate import generate as complete

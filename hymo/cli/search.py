@@ -34,7 +34,7 @@ def search(
     allow_code: AllowCode = False,
     json: Json = False,
 ) -> None:
-    """Work on a study until it has its trials; any number of processes may at once. `hymo search best` writes a recipe."""
+    """Search any setting with Optuna. Any number of processes may work on a study until it has its trials. `hymo search best` writes a recipe."""
     from hymo.recipe import dump, load_recipe
     from hymo.search import best_trial, load_study, open_study, trial_recipe
     from hymo.search import search as work_on
