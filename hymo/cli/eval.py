@@ -31,8 +31,8 @@ def evaluate(
     json: Json = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Probe a trained run. At its newest checkpoint: recall, needle, induction, loss by position and length. Without --probe: the recipe's eval.probes, or all
-    that the run can be asked. Metrics and plots go to the run's MLflow page."""
+    """Probe a trained run. At its newest checkpoint: recall, needle, induction, loss by position and length. Without --probe: the recipe's
+    eval.probes, or all that the run can be asked. Metrics and plots go to the run's MLflow page."""
     from hymo.cli.runs import folder_of
     from hymo.probes.base import Subject
     from hymo.probes.running import Probed, measure, measure_fitting

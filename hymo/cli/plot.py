@@ -20,7 +20,7 @@ def plot(
     output: Output = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Draw the pictures of runs. Loss, gradient norm, expert load over time, loss by position and half-lives, as PNG; each run's MLflow page gets them, too."""
+    """Draw the pictures of runs. Loss, gradient norm, expert load, loss by position, half-lives: as PNG and on each run's MLflow page."""
     from hymo.cli.runs import folder_of
     from hymo.figures.run import write_pictures
     from hymo.figures.story import read_story
