@@ -106,7 +106,8 @@ def ui(
     )
     typer.echo(f"MLflow on {store}; it takes some ten seconds to start, and Ctrl-C ends it")
     typer.echo(f"open {where}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(ending, signal.default_int_handler)
     try:
         code = server.wait()
     except KeyboardInterrupt:

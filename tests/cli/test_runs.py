@@ -1,7 +1,5 @@
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -99,7 +97,7 @@ def test_the_page_is_served_on_loopback_and_ends_whole(tmp_path, store):
                 assert time.monotonic() < until
                 time.sleep(0.2)
     finally:
-        os.kill(ui.pid, signal.SIGINT)
+        ui.terminate()
         ui.stdout.close()
     assert ui.wait(timeout=30) == 0
     with socket.socket() as probe:
