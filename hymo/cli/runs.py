@@ -99,16 +99,16 @@ def ui(
     where = table(store, port)  # makes the schema of a new store, too
     place = ["--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
     quiet = ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(ending, signal.default_int_handler)
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", *place, *quiet],
         env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # seven processes that only MLflow's GenAI half uses
         start_new_session=True,  # so that all of it can be ended together
     )
-    typer.echo(f"MLflow on {store}; it takes some ten seconds to start, and Ctrl-C ends it")
-    typer.echo(f"open {where}")
-    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
-        signal.signal(ending, signal.default_int_handler)
     try:
+        typer.echo(f"MLflow on {store}; it takes some ten seconds to start, and Ctrl-C ends it")
+        typer.echo(f"open {where}")
         code = server.wait()
     except KeyboardInterrupt:
         os.killpg(server.pid, signal.SIGTERM)
