@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from hymo.block import Block, BlockConfig, Context, LayerInfo
 from hymo.init import initialise
 from hymo.ops.linear_cross_entropy import IGNORED, linear_cross_entropy
-from hymo.recipe import Recipe, resolve_stack
-from hymo.recipe.tree import ModelConfig
+from hymo.recipe.stack import resolve_stack
+from hymo.recipe.tree import ModelConfig, Recipe
 from hymo.registry import build
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from hymo.errors import RegistryError, did_you_mean
 B = TypeVar("B", bound=type[Block])
 _blocks: dict[tuple[Kind, str], type[Block]] = {}
 _discovered = False
+_listeners: list[set[tuple[Kind, str]]] = []
 
 
 def register(kind: Kind, name: str) -> Callable[[B], B]:
@@ -56,6 +57,8 @@ def get(kind: Kind, name: str) -> type[Block]:
         elsewhere = [k for k in KINDS if (k, name) in _blocks]
         hint = f"; {name!r} is a {elsewhere[0]}" if elsewhere else did_you_mean(name, names(kind))
         raise RegistryError(f"{kind} must name a registered block, but got {name!r}{hint}")
+    for found in _listeners:
+        found.add((kind, name))
     return _blocks[kind, name]
 
 
@@ -68,6 +71,23 @@ def names(kind: Kind) -> list[str]:
 def build(kind: Kind, config: BlockConfig, layer: LayerInfo) -> Block:
     """The block that `config` describes, at its place in the stack."""
     return get(kind, config.type)(config, layer)
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[set[tuple[Kind, str]]]:
+    """The blocks that are asked for inside: what a model needs, parts of parts included."""
+    found: set[tuple[Kind, str]] = set()
+    _listeners.append(found)
+    try:
+        yield found
+    finally:
+        _listeners.pop()
+
+
+def seal() -> None:
+    """Take the blocks that are imported by now for all there are. An exported model brings its own, and looks nowhere else."""
+    global _discovered
+    _discovered = True
 
 
 def discover(files: Iterable[Path] = ()) -> list[Path]:

@@ -13,7 +13,7 @@ import typer
 
 from hymo.errors import HymoError
 
-FAMILIES = ("run", "runs", "generate", "plot", "ablate", "search", "compare", "eval", "model", "show", "data", "project")
+FAMILIES = ("run", "runs", "generate", "export", "plot", "ablate", "search", "compare", "eval", "model", "show", "data", "project")
 USERS_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 HELP = "Declare a hybrid language-model stack, train it, and decide by ablation."

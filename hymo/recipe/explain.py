@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from hymo.errors import RecipeError, did_you_mean
 from hymo.recipe.keys import settings_at
-from hymo.recipe.reading import Keys
+from hymo.recipe.merge import Keys
 
 Places = Mapping[Keys, str]
 OVERRIDE = "override "      # opens the place of a setting that was given on the command line

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from hymo.errors import RecipeError, did_you_mean
 from hymo.recipe import rules, shipped
 from hymo.recipe.explain import OVERRIDE, explain, nearest, shorten
-from hymo.recipe.merge import merge, nest
-from hymo.recipe.reading import Document, Keys, read_file, read_text
+from hymo.recipe.merge import Keys, merge, nest
+from hymo.recipe.reading import Document, read_file, read_text
 from hymo.recipe.tree import NAME, Recipe
 from hymo.registry import discover
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hymo.recipe.reading import Keys
-
+Keys = tuple[str, ...]      # the way to a setting, from the top of the recipe
 OVERRIDES = ("model", "overrides")
 ONE_OF = {("train", "tokens"): "steps", ("train", "steps"): "tokens"}
 REMOVABLE = (("model", "layers"), OVERRIDES, ("scales",))

@@ -27,6 +27,7 @@ from ruamel.yaml.events import (
 )
 
 from hymo.errors import RecipeError
+from hymo.recipe.merge import Keys
 
 # A recipe with every default written out is some 200 values in 5 kB. The limits keep a hostile one under a second.
 MAX_BYTES = 64 * 1024
@@ -34,8 +35,6 @@ MAX_VALUES = 4096       # keys and values
 MAX_DEPTH = 24
 MAX_DIGITS = 32         # characters of a number
 MAX_KEY = 128           # characters of a key or a tag
-
-Keys = tuple[str, ...]
 
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")

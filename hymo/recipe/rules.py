@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from hymo.block import BlockConfig, LayerInfo
 from hymo.errors import RecipeError
 from hymo.recipe.explain import Places, blame
-from hymo.recipe.reading import Keys
+from hymo.recipe.merge import Keys
 from hymo.recipe.stack import ResolvedLayer, resolve_stack
 from hymo.recipe.tree import MAX_DIM, Recipe
 
