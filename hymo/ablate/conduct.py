@@ -15,9 +15,9 @@ from hymo.ablate.measure import measured
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.report import write_report
 from hymo.ablate.result import Outcomes, check_primary, judged, summarise
-from hymo.ablate.statistics import Verdict
 from hymo.ablate.store import Outcome, RunSpec, Store, write_json
 from hymo.ablate.tracked import Tracked
+from hymo.ablate.verdict import Verdict
 from hymo.recipe import Recipe, fingerprint, to_dict
 from hymo.tracking import address
 

@@ -31,8 +31,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from hymo.errors import AblationError, RecipeError, did_you_mean
 from hymo.pattern import parse
 from hymo.recipe.explain import explain, nearest
-from hymo.recipe.merge import merge, nest
-from hymo.recipe.reading import Keys, read_file
+from hymo.recipe.merge import Keys, merge, nest
+from hymo.recipe.reading import read_file
 from hymo.settings import Settings
 
 FILE = "ablation.yaml"

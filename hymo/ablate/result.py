@@ -13,8 +13,9 @@ import numpy as np
 
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.power import alpha_shares
-from hymo.ablate.statistics import Best, Judgement, Verdict, best, interaction, judge, judge_at_looks, noise_floor
+from hymo.ablate.statistics import Best, Judgement, best, interaction, judge, judge_at_looks, noise_floor
 from hymo.ablate.store import Outcome, Status
+from hymo.ablate.verdict import Verdict
 from hymo.cost import Cost
 from hymo.errors import did_you_mean
 

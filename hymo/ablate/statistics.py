@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import sqrt
 
 import numpy as np
@@ -22,21 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t
 
 from hymo.ablate.power import MOST_SEEDS, alpha_shares, detectable_effect, seeds_needed
+from hymo.ablate.verdict import Verdict
 from hymo.errors import AblationError
 
 Floats = NDArray[np.float64]
-
-
-class Verdict(StrEnum):
-    """What may be said of an arm, in order of precedence."""
-
-    UNSTABLE = "unstable"  # a seed diverged; it counts, it is never dropped
-    LR_UNRESOLVED = "lr unresolved"  # the best learning rate lies at the edge of those tried
-    BETTER = "better"
-    WORSE = "worse"
-    NEGLIGIBLE = "real but negligible"
-    EQUIVALENT = "equivalent"
-    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hymo.ablate.plan import Arm, Plan
-from hymo.ablate.price import Price
-from hymo.ablate.statistics import Verdict
+from hymo.ablate.verdict import Verdict
 from hymo.units import in_bytes, in_time, si
+
+if TYPE_CHECKING:
+    from hymo.ablate.plan import Arm, Plan
+    from hymo.ablate.price import Price
 
 STYLES = {
     Verdict.BETTER: "bold green",

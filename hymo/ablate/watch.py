@@ -30,7 +30,8 @@ class Watch(AbstractContextManager["Watch"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.bars.stop()
+        if self.console.is_terminal:
+            self.bars.stop()
 
     def say(self, words: str) -> None:
         """A sentence."""

@@ -43,7 +43,7 @@ def ablate(
     store: StoreFolder = Path("ablations"),
     json: Json = False,
 ) -> None:
-    """Run the baseline once and every arm of the experiments against it; end with a table that says what may be concluded."""
+    """Put questions to architectures. The baseline runs once, every arm against it; a table at the end says what may be concluded."""
     from hymo.ablate.command import Options, run
 
     options = Options(
@@ -75,10 +75,10 @@ def results(
     store: StoreFolder = Path("ablations"),
     json: Json = False,
 ) -> None:
-    """Finished ablations with their verdicts."""
-    from hymo.ablate import command
+    """List finished ablations and their verdicts."""
+    from hymo.ablate import listing
 
-    found = command.results(name, report, store, screen(json))
+    found = listing.results(name, report, store, screen(json))
     if json:
         print_json(found)
 

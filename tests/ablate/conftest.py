@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from hymo.ablate.conduct import Site
 from hymo.ablate.definition import load
 from hymo.ablate.plan import make_plan
-from hymo.ablate.store import Store
+from hymo.ablate.store import Outcome, Status, Store
 from hymo.ablate.worker import work_on
 
 RECIPE = """
@@ -61,6 +63,29 @@ class Inline:
         progress()
 
 
+class Told(Inline):
+    """An engine that trains nothing: `value(arm, seed)` is the held-out loss, NaN for a run that diverges."""
+
+    def __init__(self, store, value):
+        super().__init__(store)
+        self.value = value
+
+    def __call__(self, specs, session, progress):
+        for spec in specs:
+            self.store.write_spec(spec)
+            if self.store.resolved(spec.key, session) is None:
+                arm, seed = spec.name.rsplit(" seed ", 1)
+                self.store.write_outcome(spec.key, outcome_of(self.value(arm, int(seed))))
+
+
+def outcome_of(loss):
+    """A run with this held-out loss, and a probe that is always 0.1 above it."""
+    if math.isnan(loss):
+        return Outcome(Status.DIVERGED, error="at step 3")
+    metrics = {"val/loss": loss, "probe/length/loss_2x": loss + 0.1}
+    return Outcome(Status.FINISHED, metrics, [(1, 5.0), (4, loss)], [(4, loss)], [(1, loss), (2, loss)], ["probe/length/loss_2x"])
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -108,3 +133,9 @@ def site(tmp_path):
     said = []
     found = Site(store, Inline(store), "cpu", 1, said.append, lambda specs, session: lambda: None)
     return found
+
+
+@pytest.fixture
+def told(site):
+    """told(value) -> a site whose runs have the losses that value(arm, seed) says."""
+    return lambda value: replace(site, engine=Told(site.store, value))

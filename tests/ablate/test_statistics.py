@@ -6,7 +6,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
-from hymo.ablate.statistics import Verdict, best, holm, interaction, judge, judge_at_looks, noise_floor
+from hymo.ablate.statistics import best, holm, interaction, judge, judge_at_looks, noise_floor
+from hymo.ablate.verdict import Verdict
 from hymo.errors import AblationError
 
 ABLATIONS, ARMS = 20_000, 4
