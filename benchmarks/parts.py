@@ -24,7 +24,8 @@ def table(prof: Any, tokens: int) -> str:
     for event in events:
         if "cuda" in str(event.device_type).lower() and not getattr(event, "is_user_annotation", False):
             spans.append((event.time_range.start, event.time_range.end))
-        for kernel in event.kernels if "cpu" in str(event.device_type).lower() else []:
+        # Calls of the CUDA runtime have numbers of their own, which can be those of operations: their kernels would be another operation's.
+        for kernel in event.kernels if "cpu" in str(event.device_type).lower() and not event.name.startswith("cu") else []:
             part = part_of(event, kernel.name, regions)
             spent[part] += kernel.duration
             kernels[part][short(kernel.name)] += kernel.duration

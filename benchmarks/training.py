@@ -22,6 +22,7 @@ from parts import table
 
 from hymo.data import open_data
 from hymo.recipe import Recipe, load_recipe
+from hymo.train import moment
 from hymo.train.device import peak_flops
 from hymo.train.parallel import World, joined
 from hymo.train.session import Session
@@ -84,19 +85,19 @@ def run(recipe: Recipe, world: World, steps: int, losses_file: str | None) -> Ru
     session = Session(recipe, data, world)
     losses, seconds = [], []
     waiting: list[Pending] = []
-    clock = time.perf_counter()
+    ready, clock = time.perf_counter(), moment.now(world.device)
     if world.first:
-        print(f"data {opened - began:.1f} s, session {clock - opened:.1f} s, micro-batch {session.stepper.micro_batch}", flush=True)
+        print(f"data {opened - began:.1f} s, session {ready - opened:.1f} s, micro-batch {session.stepper.micro_batch}", flush=True)
 
     def settle() -> None:
         nonlocal clock
-        losses.append(waiting.pop(0).read()["loss/main"])
+        step = waiting.pop(0)
+        losses.append(step.read()["loss/main"])
+        seconds.append(moment.seconds(clock, step.done))
+        clock = step.done
         if losses_file and world.first:
             with Path(losses_file).open("a") as file:
                 file.write(f"{losses[-1]:.6f}\n")
-        now = time.perf_counter()
-        seconds.append(now - clock)
-        clock = now
 
     first = 0.0
     for update in range(steps):

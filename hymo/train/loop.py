@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from hymo.data.train_tokenizer import save_tokenizer
 from hymo.errors import CheckpointError
 from hymo.evaluate import evaluate
 from hymo.recipe import Recipe
-from hymo.train import checkpoint
+from hymo.train import checkpoint, moment
 from hymo.train.checkpoint import Checkpoint
 from hymo.train.device import peak_bytes
 from hymo.train.micro_batch import within_memory
@@ -97,7 +96,7 @@ class Run:
         self.inflight: deque[tuple[int, int, Pending]] = deque()                            # (step, number of its batch, its numbers)
         self.logged = self.validated = 0    # the last step on record: after a rollback steps repeat, and their records do not
         self.started, self.message = False, ""
-        self.clock = time.perf_counter()
+        self.before = moment.now(world.device)      # the end of the step before
 
     # -- from the first step to the last ------------------------------------------------------------------------------------------
     def go(self, resume: bool, stop: Callable[[], bool]) -> TrainResult:
@@ -125,7 +124,7 @@ class Run:
         """Launch steps. On a GPU the numbers of a step are read while the next one runs: the host is one step ahead and never waits for this one."""
         lag = 1 if self.world.device.type == "cuda" else 0
         launched = self.progress.step
-        self.clock = time.perf_counter()
+        self.before = moment.now(self.world.device)
         while launched < self.steps:
             if self.world.size == 1 and stop():
                 return self.stopped()
@@ -149,7 +148,7 @@ class Run:
             if saving:
                 self.save()
             if validating or saving:
-                self.clock = time.perf_counter()
+                self.before = moment.now(self.world.device)
         return "finished"
 
     def stopped(self) -> Status:
@@ -176,7 +175,7 @@ class Run:
         """Record one step: history, log, callback, and the policy for one that is not finite."""
         values = pending.read()
         bad, spike, stop = values.pop("bad") > 0, values.pop("spike", 0) > 0, values.pop("stop") > 0
-        seconds, self.clock = -self.clock + (now := time.perf_counter()), now
+        seconds, self.before = moment.seconds(self.before, pending.done), pending.done
         progress = self.progress
         if bad:
             progress.bad_steps.append(step)

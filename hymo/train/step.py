@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hymo.data.batch import Batch
 from hymo.model import HyMo, Losses
+from hymo.train import moment
 from hymo.train.feed import Fed
 from hymo.train.optimizer import Optimizers, clip_gradients, gradient_squares
 from hymo.train.parallel import World
@@ -19,24 +20,19 @@ from hymo.train.spike import SpikeWatch
 
 
 class Pending:
-    """Numbers on their way from the device to the host."""
+    """Numbers on their way from the device to the host; `done` marks the end of the step that they are of."""
 
     def __init__(self, values: dict[str, Tensor], known: dict[str, float]) -> None:
         self.names, self.known = list(values), known
-        vector = torch.stack([value.detach().float() for value in values.values()])
-        self._arrived: torch.cuda.Event | None = None
+        self._host = vector = torch.stack([value.detach().float() for value in values.values()])
         if vector.is_cuda:
             self._host = torch.empty(vector.shape, pin_memory=True)
             self._host.copy_(vector, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
-        else:
-            self._host = vector
+        self.done = moment.now(vector.device)
 
     def read(self) -> dict[str, float]:
         """Wait for them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        moment.wait(self.done)
         return {**dict(zip(self.names, self._host.tolist(), strict=True)), **self.known}
 
 

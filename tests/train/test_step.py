@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from hymo.block import Context
 from hymo.data import Batch, Data
 from hymo.recipe import Recipe
+from hymo.train import moment
 from hymo.train.parallel import World
 from hymo.train.session import Session
+from hymo.train.step import Pending
 
 Tiny = Callable[..., Recipe]
 CPU = World(torch.device("cpu"))
@@ -50,3 +52,13 @@ def test_a_step_without_a_single_label_is_no_division_by_zero(tiny: Tiny, opened
     assert float(totals["loss/main"]) == 0.0
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in session.model.parameters())
     session.feed.close()
+
+
+def test_a_step_is_timed_by_its_own_end_not_by_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU two steps are read in one go before a validation: each keeps its own duration."""
+    ends = iter([10.0, 13.0, 15.0])
+    monkeypatch.setattr("hymo.train.moment.time.perf_counter", lambda: next(ends))
+    begin = moment.now(torch.device("cpu"))
+    first, second = (Pending({"x": torch.tensor(x)}, {}) for x in (1.0, 2.0))
+    assert [first.read()["x"], second.read()["x"]] == [1.0, 2.0]
+    assert [moment.seconds(begin, first.done), moment.seconds(first.done, second.done)] == [3.0, 2.0]
