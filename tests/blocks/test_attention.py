@@ -34,7 +34,7 @@ class TestAttention(MixerContract):
         heads = []
         for h in range(4):
             q, k, v = (x[0] @ weights[f"{w}.weight"][8 * i : 8 * i + 8].T for w, i in (("wq", h), ("wk", h // 2), ("wv", h // 2)))
-            q, k = (z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() for z in (q, k))
+            q, k = (weights[f"{n}_norm.weight"] * z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() for n, z in (("q", q), ("k", k)))
             for z in (q, k):
                 for t in range(12):
                     for p in range(4):

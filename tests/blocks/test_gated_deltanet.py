@@ -42,7 +42,7 @@ class TestGatedDeltanet(MixerContract):
                 value = v[t, 12 * h : 12 * h + 12]
                 S = alpha[t, h] * (torch.eye(8) - beta[t, h] * torch.outer(key, key)).double() @ S + beta[t, h] * torch.outer(key, value)
                 o = S.T @ query / 8**0.5
-                rows.append(o / (o.square().mean() + 1e-6).sqrt())
+                rows.append(w["o_norm.weight"] * o / (o.square().mean() + 1e-6).sqrt())
             out.append(torch.stack(rows))
         y = (torch.cat(out, -1) * silu(x[0] @ w["g_proj.weight"].T)) @ w["o_proj.weight"].T
         torch.testing.assert_close(block(x, Context.for_tokens((1, 9), "cpu"))[0], y, atol=2e-5, rtol=0)
