@@ -15,6 +15,9 @@ from hymo.train.device import free_bytes
 from hymo.units import in_bytes, in_time
 
 
+TRAINING = 0.8  # share of the time allowed that training may take; starting, probing and measuring take the rest
+
+
 @dataclass(frozen=True)
 class Price:
     """Of one run of an arm, or of the whole ablation."""
@@ -56,6 +59,7 @@ def check_memory(whole: Price, device: torch.device, jobs: int) -> None:
 
 def choose_scale(name: str, recipes: Mapping[str, Recipe], runs: int, jobs: int, within: float, device: torch.device) -> tuple[str, list[str]]:
     """The largest scale whose whole ablation, `runs` runs `jobs` at a time, ends within `within` seconds by estimate; and why, in words."""
-    each = within * jobs / runs
+    each = TRAINING * within * jobs / runs
     choice = sizing.choose(name, recipes, each, device)
-    return choice.chosen.scale, [f"{runs} runs, {jobs} at a time, within {in_time(within)}: {in_time(each)} each.", *choice.words]
+    said = f"{runs} runs, {jobs} at a time, within {in_time(within)}: {in_time(each)} to train each, and a fifth for probes and measuring."
+    return choice.chosen.scale, [said, *choice.words]

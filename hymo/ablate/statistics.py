@@ -208,12 +208,15 @@ def best(values: ArrayLike, alpha: float = 0.05) -> Best:
 
 
 def noise_floor(baseline: ArrayLike, again: ArrayLike) -> tuple[float, float]:
-    """(sd of the paired difference, correlation across seeds) of the baseline and its A/A arm: what no effect at all looks like."""
+    """(sd of the paired difference, correlation across seeds) of the baseline and its A/A arm: what no effect at all looks like.
+
+    Two seeds always lie on a line: their correlation is NaN.
+    """
     a, b = np.asarray(baseline, dtype=float), np.asarray(again, dtype=float)
     if a.shape != b.shape or a.ndim != 1 or len(a) < 2:
         raise AblationError(f"a noise floor needs two seeds at least of the baseline and of its A/A arm, but got shapes {a.shape} and {b.shape}")
-    constant = a.std() == 0 or b.std() == 0
-    return float((b - a).std(ddof=1)), float("nan") if constant else float(np.corrcoef(a, b)[0, 1])
+    unknown = len(a) < 3 or a.std() == 0 or b.std() == 0
+    return float((b - a).std(ddof=1)), float("nan") if unknown else float(np.corrcoef(a, b)[0, 1])
 
 
 def interaction(baseline: ArrayLike, first: ArrayLike, second: ArrayLike, both: ArrayLike) -> Floats:
