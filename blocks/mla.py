@@ -53,7 +53,7 @@ class Mla(Block):
 
         def check(self, layer: LayerInfo, model: ModelConfig) -> None:
             if self.n_heads % self.n_kv_groups:
-                fits = ", ".join(str(g) for g in range(1, self.n_heads + 1) if self.n_heads % g == 0)
+                fits = ", ".join(str(g) for g in range(1, min(self.n_heads, 256) + 1) if self.n_heads % g == 0)
                 raise RecipeError(
                     f"mla.n_kv_groups must divide n_heads, for each group serves equally many heads, but got {self.n_kv_groups=} "
                     f"and {self.n_heads=}; choose from {fits}"

@@ -48,7 +48,7 @@ class Moe(Block):
         type: Literal["moe"] = "moe"
         n_routed: int = Field(default=16, gt=0, description="routed experts")
         top_k: int = Field(default=2, gt=0, description="routed experts a token uses")
-        n_shared: int = Field(default=1, ge=0, description="experts that every token uses")
+        n_shared: int = Field(default=1, ge=0, le=256, description="experts that every token uses")
         inter_dim: int = Field(default=2304, gt=0, description="hidden width of each expert")
         renormalize: bool = Field(default=True, description="combine weights sum to 1 over the selected experts")
         router_dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="type of the router's product; its softmax is always fp32")

@@ -33,7 +33,7 @@ class Mtp(Block):
         """Depth, weights and form of the heads."""
 
         type: Literal["mtp"] = "mtp"
-        depth: int = Field(default=2, ge=0, description="extra heads; 0 turns multi-token prediction off")
+        depth: int = Field(default=2, ge=0, le=64, description="extra heads; 0 turns multi-token prediction off")
         weights: tuple[float, ...] = Field(default=(0.3, 0.1), description="weight of each head in the training loss, one per head")
         kind: Literal["swiglu", "deepseek"] = Field(default="swiglu", description="a SwiGLU network, or a projection and a transformer layer")
         chain: bool = Field(default=True, description="head k reads head k-1; false: every head reads the model's hidden state")

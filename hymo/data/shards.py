@@ -20,9 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hymo.data.cache import digest, file_digest
 from hymo.data.tokenizer import Tokenizer, Tokens
 from hymo.errors import DataError
+from hymo.files import read_small
 
 Progress = Callable[[int, int], None]       # documents and tokens written so far
 FORMAT: Literal["hymo-tokens-1"] = "hymo-tokens-1"
+_META_BYTES = 1 << 26                       # of a meta.json; a quarter of a million shards
 _BATCH_BYTES = 4 << 20                      # text handed to the tokenizer at once
 
 
@@ -171,7 +173,7 @@ class ShardFolder:
     def __init__(self, folder: Path, verify: bool = True) -> None:
         self.folder = folder
         try:
-            self.meta = Meta.model_validate_json((folder / "meta.json").read_bytes())
+            self.meta = Meta.model_validate_json(read_small(folder / "meta.json", _META_BYTES))
         except OSError as error:
             raise DataError(f"a folder of token shards must hold a readable meta.json, but got {str(folder)!r}: {error.strerror}") from None
         except ValidationError as error:

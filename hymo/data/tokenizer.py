@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hymo.errors import DataError
+from hymo.files import read_small
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ Tokens = np.ndarray[Any, np.dtype[Any]]
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")     # what others call it, tried in this order
 _PIECE = 1 << 20        # bytes of a document handed to the library at once
+_MOST_BYTES = 1 << 27   # of a tokenizer.json; one of 256,000 entries takes a quarter of that
 _MOST = 1 << 24         # entries; a hostile file could ask for a table of any size
 _PROBE = bytes(range(1, 128)) + "\n\n  x = naïve_größe(3.14) # 猫 🙂\t ".encode()
 
@@ -206,7 +208,7 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
     if file.is_dir():
         file = file / "tokenizer.json"
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_small(file, _MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise DataError(f"data.tokenizer must be `bytes`, `auto:N` or a tokenizer.json that exists, but got {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:

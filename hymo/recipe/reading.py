@@ -43,6 +43,8 @@ _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
+_CROWD = re.compile(rf"[\[{{]{{{MAX_DEPTH + 1}}}")       # the parser takes a second for a thousand brackets that are still open
+
 _CONTENT = (ScalarEvent, AliasEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent, DocumentStartEvent)
 
 
@@ -108,6 +110,10 @@ class _Reader:
         self.values = 0
 
     def read(self) -> Document:
+        if crowd := _CROWD.search(self.text):
+            line, begin = self.text.count("\n", 0, crowd.start()) + 1, self.text.rfind("\n", 0, crowd.start())
+            where = f"{self.name}:{line}:{crowd.start() - begin}" if self.name else None
+            raise RecipeError(f"a recipe must be nested at most {MAX_DEPTH} levels deep, but got more", where)
         try:
             self.events = self._parser()
             first = next(self.events, None)

@@ -153,7 +153,7 @@ class TrainConfig(Settings):
         default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32"
     )
     device: str = Field(default="auto", description="auto · cpu · cuda")
-    threads: int | None = Field(default=None, gt=0, description="CPU threads; by default torch's own choice")
+    threads: int | None = Field(default=None, gt=0, le=1024, description="CPU threads; by default torch's own choice")
     compile: bool | Literal["auto"] = Field(default="auto", description="torch.compile each layer; auto: on a GPU")
     checkpoint_activations: bool = Field(default=False, description="recompute each layer in the backward pass instead of keeping its activations")
     on_bad_loss: Literal["stop", "skip", "rollback"] = Field(
@@ -176,7 +176,7 @@ class EvalConfig(Settings):
 class RunConfig(Settings):
     """Bookkeeping. Nothing here changes the result, the seed apart."""
 
-    seed: int = Field(default=0, ge=0, description="seed of the initial weights and the data order")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of the initial weights and the data order")
     output: str = Field(default="runs", description="folder for run folders")
     experiment: str = Field(default="hymo", description="MLflow experiment")
     tracking: str = Field(default="auto", description="MLflow tracking address; auto: sqlite:///mlflow.db in the working folder; none: no tracking")

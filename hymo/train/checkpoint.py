@@ -29,10 +29,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hymo.errors import CheckpointError
+from hymo.files import read_small
 from hymo.train.parallel import World
 from hymo.train.sharded import read_plain, read_sharded, shapes, write_plain, write_sharded
 
 FORMAT = 1
+JSON_BYTES = 1 << 26        # of a state.json, which holds a loss a step: some three million steps
 Groups = Mapping[str, Mapping[str, Tensor]]      # {"model": {name: tensor}, "optimizer": …}
 log = logging.getLogger("hymo")
 
@@ -190,7 +192,7 @@ def step_of(path: Path) -> int:
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`. Raises CheckpointError when a file is missing, or is not what the manifest says."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = json.loads(read_small(path / "manifest.json", JSON_BYTES))
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"a checkpoint must be of format {FORMAT}, but got {manifest['format']} in {path}; use the hymo that wrote it")
         found = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} - {"manifest.json"}
@@ -199,9 +201,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(f"a checkpoint must hold the files of its manifest, but {path} differs in {names}")
         for name, fact in manifest["files"].items():
             with (path / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != fact["sha256"]:
-                    raise CheckpointError(f"a checkpoint's files must be as they were written, but {path / name} has another checksum")
-        state = json.loads((path / "state.json").read_text())
+                size = os.fstat(file.fileno()).st_size
+                if size != fact["bytes"] or hashlib.file_digest(file, "sha256").hexdigest() != fact["sha256"]:
+                    raise CheckpointError(f"a checkpoint's files must be as they were written, but {path / name} has another size or checksum")
+        state = json.loads(read_small(path / "state.json", JSON_BYTES))
         return Checkpoint(path, int(state["step"]), state)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"a checkpoint must be readable, but {path} is not: {type(error).__name__} {error}") from None
