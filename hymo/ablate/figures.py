@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hymo.ablate.store import Store
 
+
 def figures(result: Mapping[str, Any], stories: Sequence[Story] = ()) -> list[tuple[str, str, str]]:
     """(title, caption, SVG) of every picture that the result and the stories have numbers for."""
     own = ((title, caption, drawn(draw, result)) for title, caption, draw in PICTURES)

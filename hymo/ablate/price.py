@@ -14,7 +14,6 @@ from hymo.recipe import Recipe
 from hymo.train.device import free_bytes
 from hymo.units import in_bytes, in_time
 
-
 TRAINING = 0.8  # share of the time allowed that training may take; starting, probing and measuring take the rest
 
 
