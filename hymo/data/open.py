@@ -61,7 +61,7 @@ class _Opener:
             write_shards(folder, sides, tokenizer, train_tokens=0 if endless else None, validation_tokens=held_out, progress=self.progress)
 
         key = digest(FORMAT, sides.fingerprint, tokenizer.fingerprint, held_out)
-        folder = ShardFolder(build_once("tokens", key, build), verify=False)
+        folder = ShardFolder(build_once("tokens", key, build))
         summary: Summary = {"source": self.data.source, **sides.train_source.summary}
         if not endless:
             fingerprint = folder.meta.fingerprint

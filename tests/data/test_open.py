@@ -84,6 +84,10 @@ def test_the_damage_of_a_cached_shard_is_noticed(recipe, corpus: Path, cache: Pa
     r = recipe(source=str(corpus))
     open_data(r)
     (file,) = (cache / "tokens").glob("*/train-00000.bin")
-    file.write_bytes(file.read_bytes()[:-1])
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
     with pytest.raises(DataError, match=r"must hold \d+ bytes, but holds \d+; remove its folder and prepare it again"):
+        open_data(r)
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(DataError, match=r"must hold what meta.json says, but its content has changed; remove its folder"):
         open_data(r)
