@@ -13,7 +13,14 @@ from hymo.ablate.plan import Arm, Plan
 from hymo.recipe import dump
 from hymo.tracking import MlflowTracker
 
-COST = ("active", "stored", "flops_per_token_train", "state_bytes", "tokens_per_s", "bytes_peak")
+COST = {  # under the names that runs log them by, so that arms and seeds share the columns of MLflow's table
+    "cost/params_active": "active",
+    "cost/params_stored": "stored",
+    "cost/flops_per_token_train": "flops_per_token_train",
+    "cost/state_bytes": "state_bytes",
+    "speed/tokens_per_s": "tokens_per_s",
+    "memory/bytes_peak": "bytes_peak",
+}
 DECISION = ("mean", "low", "high", "p", "p_holm", "p_tost", "detectable")
 
 
@@ -46,10 +53,10 @@ class Tracked:
         seeds = len(result["seeds"])
         for row in result["rows"]:
             tracker = self.arms[row["arm"]]
-            known = {f"cost/{name}": row[name] for name in COST} | {f"difference/{name}": row.get(name) for name in DECISION}
+            known = {name: row[key] for name, key in COST.items()} | {f"difference/{name}": row.get(name) for name in DECISION}
             finite = [value for value in row["values"] if value is not None]
             if len(finite) == len(row["values"]):
-                known["mean/" + row["primary"]] = sum(finite) / len(finite)
+                known[row["primary"]] = sum(finite) / len(finite)
             tracker.metrics(seeds, {name: value for name, value in known.items() if value is not None})
             tracker.finish("finished", tags={"verdict": row["words"]} if "words" in row else None)
         for path in files:
