@@ -37,7 +37,10 @@ RANKS = [
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 # A heavy or replaceable library has one owner.
-OWNERS = {"mlflow": {"hymo.tracking"}, "optuna": {"hymo.search"}, "typer": {"hymo.cli"}, "ruamel": {"hymo.recipe"}, "triton": {"hymo.ops"}}
+OWNERS = {
+    "mlflow": {"hymo.tracking"}, "optuna": {"hymo.search"}, "typer": {"hymo.cli"}, "ruamel": {"hymo.recipe"}, "triton": {"hymo.ops"},
+    "transformers": {"hymo.export"},
+}  # fmt: skip
 BLOCKS_MAY_IMPORT = ("hymo", "hymo.ops", "hymo.errors", "hymo.registry", "hymo.recipe.tree")
 OPS_MAY_IMPORT = ("torch", "triton", "hymo.ops", "hymo.errors")
 

@@ -3,7 +3,7 @@
 In an exported folder this is the file that `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` loads.
 """
 
-# mypy: disallow-subclassing-any=false
+# mypy: disallow-subclassing-any=false, disallow-untyped-calls=false
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from hymo.block import Block, Context
 from hymo.export.registered import __name__ as _  # noqa: F401
@@ -46,8 +46,9 @@ class HymoForCausalLM(PreTrainedModel, GenerationMixin):
     """The model of a recipe. Padding, on either side, is told by `attention_mask`."""
 
     config_class = HymoConfig
+    model: HyMo
     base_model_prefix = "model"
-    _no_split_modules = ("Layer",)
+    _no_split_modules = ["Layer"]  # noqa: RUF012
     _is_stateful = True         # a recurrent state cannot be rolled back: no assisted decoding
 
     def __init__(self, config: HymoConfig) -> None:
@@ -97,9 +98,10 @@ class HymoForCausalLM(PreTrainedModel, GenerationMixin):
         read = 0 if state is None or state.past is None else state.past.positions_BT.shape[1]
         return {"input_ids": input_ids[:, read:], "attention_mask": attention_mask, "state": state, "use_cache": use_cache, "logits_to_keep": 1}
 
-    def _update_model_kwargs_for_generation(self, outputs: HymoOutput, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def _update_model_kwargs_for_generation(self, outputs: ModelOutput, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         updated: dict[str, Any] = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
-        return {**updated, "state": outputs.state}
+        state = outputs.get("state")
+        return updated if state is None else {**updated, "state": state}
 
     def _reorder_cache(self, state: DecodeState, beam_idx: Tensor) -> DecodeState:
         """The state of the rows that a beam search goes on with."""
@@ -116,7 +118,8 @@ class HymoForCausalLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.model.embedding
 
-    def set_input_embeddings(self, value: torch.nn.Embedding) -> None:
+    def set_input_embeddings(self, value: torch.nn.Module) -> None:
+        assert isinstance(value, torch.nn.Embedding)
         self.model.embedding = value
 
     @torch.no_grad()
