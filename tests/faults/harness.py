@@ -115,7 +115,7 @@ class Case:
 
     def kill(self, phase: str, number: int, delay: float) -> bool:
         """Start, and SIGKILL `delay` seconds after `phase` is entered for the `number`th time. False when the run ended before."""
-        child = self.start(announce=[phase, number])
+        child = self.start(announce=[[phase, number]])
         if killed := child.announced():
             time.sleep(delay)
             killed = child.signal(signal.SIGKILL) == -signal.SIGKILL

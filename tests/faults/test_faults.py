@@ -4,9 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ import pytest
 from hymo.train.checkpoint import open_checkpoint
 from tests.faults.harness import EVERY, STEPS, Case, compare
 
+LONG = "HYMO_KILLS" in os.environ       # under `make faults`
 USERS_FAULT = 2     # exit code
 FULL = 4096         # bytes: less than a checkpoint's weights, more than what a command prints
 
@@ -54,7 +59,7 @@ def test_a_disk_that_is_full_for_a_while_in_the_middle_of_the_log(make_case: Cal
 
 def test_sigterm_saves_within_its_grace_time(make_case: Callable[..., Case], uninterrupted: Case) -> None:
     case = make_case()
-    child = case.start(announce=["step", 2], patience=5.0)
+    child = case.start(announce=[["step", 2]], patience=5.0)
     assert child.announced()
     began = time.monotonic()
     assert child.signal(signal.SIGTERM) == 130
@@ -81,7 +86,52 @@ def test_a_store_locked_by_another_process_from_start_to_end_and_synced_later(ma
     compare(case, uninterrupted)
 
 
-@pytest.mark.parametrize("how", ["truncated", "changed", "gone", "added"] if "HYMO_KILLS" in os.environ else ["truncated"])
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[None]:
+    """MLflow's server on this port; killed at the end."""
+    command = [sys.executable, str(Path(__file__).with_name("mlflow_server.py")), str(folder), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "up\n"
+        try:
+            yield
+        finally:
+            server.kill()
+
+
+@pytest.mark.skipif(not LONG, reason="`make faults` runs it: the server takes its time to start")
+def test_a_server_down_at_the_start_killed_in_the_middle_and_down_at_the_end(make_case: Callable[..., Case], uninterrupted: Case) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    case = make_case(f"run.tracking=http://127.0.0.1:{port}")
+    child = case.start(announce=[["step", 4], ["step", 8]], hold=True, patience=0.2)
+    assert child.announced()
+    assert case.metrics() == [], "nobody answered so far"
+    with mlflow_server(case.folder, port):
+        (case.folder / "go").touch()
+        assert child.announced()
+        until(lambda: len(case.metrics()) > 0)
+    (case.folder / "go").touch()
+    assert child.wait() == 0
+    case.lives.append(child.seen)
+    assert messages(case)[-1]["tracking_problem"]
+    assert len(case.metrics()) < len(uninterrupted.metrics())
+    with mlflow_server(case.folder, port):
+        assert case.zygote.start(case.folder, "sync").wait() == 0
+    assert case.metrics() == uninterrupted.metrics()
+    assert case.record() == uninterrupted.record()
+    assert case.progress() == uninterrupted.progress()
+
+
+def until(reached: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "it never came to pass"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["truncated", "changed", "gone", "added"] if LONG else ["truncated"])
 def test_data_that_changed_since_the_run_began_is_refused_with_both_fingerprints(
     make_case: Callable[..., Case], uninterrupted: Case, text: Path, tmp_path: Path, how: str
 ) -> None:

@@ -4,7 +4,7 @@ It reads one JSON object a line and writes lines: `pid N`, then `now` when the c
 code, or minus the signal). Of the object:
 
     argv, folder    the command line, and where it runs; what it prints goes to the file `log` there
-    announce        [phase, n]: say `now` on entering this phase for the n-th time
+    announce        [[phase, n], …]: say `now` on entering this phase for the n-th time, and if `hold` is given wait there for a file `go`
     full_disk       [[phase, n, bytes], …]: from the n-th entry on no file may grow beyond `bytes` (null: any size)
     patience        seconds that the tracker gives a server at the end; by default so many that no load on this machine is taken for a server's fault
 
@@ -83,8 +83,11 @@ def become(told: dict[str, Any], say: Callable[[str], None]) -> None:
     tracking.PAUSE_S, tracking.PATIENCE_S = 0.05, told.get("patience", 600.0)
 
     def at_entry(phase: str, number: int) -> None:
-        if [phase, number] == told.get("announce"):
+        if [phase, number] in told.get("announce", ()):
             say("now")
+            while told.get("hold") and not Path("go").exists():
+                time.sleep(0.01)
+            Path("go").unlink(missing_ok=True)
         for where, which, size in told.get("full_disk", ()):
             if (phase, number) == (where, which):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY if size is None else size, resource.RLIM_INFINITY))
