@@ -1,9 +1,9 @@
 """Which scale of a recipe suits this machine, and whether a recipe fits it at all. Nothing is allocated before the answer.
 
     time >= training FLOPs of the whole run / rate of a large matrix product here        (rules scales out, in milliseconds)
-    time ~= seconds of one micro-batch here, forward and backward, times their number    (estimates those that are left)
+    time ~= seconds of a micro-batch and of an update here, times their numbers          (estimates those that are left)
 
-plus the forward passes of its validations. The second figure is measured on the model itself: small models are far from the matrix rate.
+plus the forward passes of its validations. The second figures are measured on the model itself: small models are far from the matrix rate.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import torch
 
 from hymo.cost import count, memory
+from hymo.data import Batch
 from hymo.environment import cores, cpu_model
 from hymo.errors import BudgetError
 from hymo.model import build_hymo
 from hymo.recipe import Recipe
 from hymo.train.device import compute_dtype, free_bytes
+from hymo.train.optimizer import Optimizers
 from hymo.train.schedule import interval, rows_per_step, total_steps
 from hymo.units import in_bytes, in_time
 
@@ -116,26 +118,37 @@ def work(recipe: Recipe) -> float:
 
 
 def estimate(recipe: Recipe, device: torch.device) -> float:
-    """Seconds of the whole run on one device: a micro-batch is timed, and the validations are counted as a third of as many training tokens."""
+    """Seconds of the whole run on one device, from the pace of a trial; a validation's token costs a third of a training token."""
     steps = total_steps(recipe.train)
     validated = recipe.eval.tokens * (steps // interval(recipe.eval.every, steps)) / 3
-    return seconds_per_token(recipe, device) * (steps * recipe.train.tokens_per_step + validated)
+    per_token, per_update = pace(recipe, device)
+    return per_token * (steps * recipe.train.tokens_per_step + validated) + per_update * steps
 
 
-def seconds_per_token(recipe: Recipe, device: torch.device) -> float:
-    """Seconds that a token takes forward and backward, on random tokens: the faster of two passes, after one to warm up that may be all of it."""
+def pace(recipe: Recipe, device: torch.device) -> tuple[float, float]:
+    """Seconds that a token takes forward and backward, and seconds of an optimizer's update, on random tokens: the faster of two trials after one to
+    warm up, which is all there is when it takes long."""
     rows = min(rows_per_step(recipe.train), max(1, TRIAL_TOKENS // recipe.train.seq_len))
     if recipe.train.micro_batch != "auto":
         rows = min(rows, recipe.train.micro_batch)
     model = build_hymo(recipe, device=device).train()
-    tokens = torch.randint(recipe.model.vocab_size, (rows, recipe.train.seq_len), device=device)
-    taken: list[float] = []
-    while len(taken) < 3 and sum(taken) < TRIAL_S:
+    optimizers = Optimizers(model, recipe.optimizer)
+    tokens = torch.randint(recipe.model.vocab_size, (rows, recipe.train.seq_len + 1), device=device)
+    batch = Batch(tokens, torch.zeros_like(tokens, dtype=torch.int32))
+    dtype = compute_dtype(recipe.train.dtype, device)
+    passes: list[float] = []
+    updates: list[float] = []
+    while len(passes) < 3 and sum(passes) < TRIAL_S:
         began = _now(device)
-        with torch.autocast(device.type, compute_dtype(recipe.train.dtype, device), enabled=device.type == "cuda"):
-            model(tokens).logsumexp(-1).mean().backward()
-        taken.append(_now(device) - began)
-    return min(taken[1:] or taken) / tokens.numel()
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            losses = model.loss(batch)
+        torch.autograd.backward([losses.main_sum, *losses.mtp_sums])
+        passed = _now(device)
+        optimizers.step(0.0)
+        optimizers.zero_grad()
+        passes.append(passed - began)
+        updates.append(_now(device) - passed)
+    return min(passes[1:] or passes) / (rows * recipe.train.seq_len), min(updates[1:] or updates)
 
 
 def matmul_rate(device: torch.device) -> float:

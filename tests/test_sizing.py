@@ -24,7 +24,7 @@ def machine(monkeypatch):
     def make(free, rate, seconds_per_token=1e-4):
         monkeypatch.setattr(sizing, "free_bytes", lambda device: free)
         monkeypatch.setattr(sizing, "matmul_rate", lambda device: rate)
-        monkeypatch.setattr(sizing, "seconds_per_token", lambda recipe, device: seconds_per_token)
+        monkeypatch.setattr(sizing, "pace", lambda recipe, device: (seconds_per_token, 0.0))
 
     return make
 
@@ -86,13 +86,15 @@ def test_sharded_parts_are_divided_among_devices(recipes):
     assert among_four["activations"] == alone["activations"]
 
 
-def test_validations_count_as_a_third(recipes, machine):
-    machine(free=GIB, rate=1e11, seconds_per_token=1e-3)
+def test_validations_count_as_a_third_and_updates_by_themselves(recipes, monkeypatch):
+    monkeypatch.setattr(sizing, "pace", lambda recipe, device: (1e-3, 0.5))
     tiny = recipes["tiny"]
     steps = total_steps(tiny.train)
-    assert estimate(tiny, CPU) == pytest.approx(1e-3 * (steps * tiny.train.tokens_per_step + 10 * tiny.eval.tokens / 3))
+    assert estimate(tiny, CPU) == pytest.approx(1e-3 * (steps * tiny.train.tokens_per_step + 10 * tiny.eval.tokens / 3) + 0.5 * steps)
 
 
 def test_this_machine_is_measured():
     assert 1e8 < matmul_rate(CPU) < 1e15
-    assert 0 < sizing.seconds_per_token(load_recipe("v1_0", ["model.pattern=MG"], scale="tiny"), CPU) < 1
+    per_token, per_update = sizing.pace(load_recipe("v1_0", ["model.pattern=MG"], scale="tiny"), CPU)
+    assert 0 < per_token < 1
+    assert 0 < per_update < 60
