@@ -1,10 +1,13 @@
-"""The shipped stacks of other mixers: what they are, and that they are held to v1_0's size."""
+"""The shipped stacks of other mixers, held to v1_0's size, and the recipes of synthetic tasks, whose own commands are tried."""
 
 import re
+import shlex
 
 import pytest
 
+from hymo.cli.common import split_words
 from hymo.cost import count
+from hymo.data import open_data
 from hymo.recipe import load_recipe, resolve_stack, scales, shipped
 
 MIXERS = {
@@ -44,3 +47,32 @@ def test_the_count_that_the_recipe_states(name):
     stated = re.search(r"^# ([0-9,]+) active parameters against 434,454,144", (shipped.folder() / f"{name}.yaml").read_text(), re.MULTILINE)
     assert stated is not None
     assert count(load_recipe(name)).active == int(stated[1].replace(",", ""))
+
+
+TEXTS = [(shipped.folder() / f"{name}.yaml").read_text() for name in ("mqar", "mad")]
+COMMANDS = [line for text in TEXTS for line in re.findall(r"^#   hymo run (.*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_in_the_recipes_of_tasks(command):
+    words = shlex.split(command, comments=True)
+    scale = words.pop(words.index("--scale") + 1) if "--scale" in words else None
+    name, overrides = split_words([word for word in words if word != "--scale"])
+    recipe = load_recipe(name, overrides, scale=scale)
+    batch = open_data(recipe).train().take(2)
+    assert batch.labels().max() < recipe.model.vocab_size
+    assert count(recipe).stored > 0
+
+
+@pytest.mark.parametrize("task", ["in_context_recall", "noisy_recall", "fuzzy_recall", "selective_copying", "memorization", "compression"])
+def test_every_mad_task_fits_its_recipe(task):
+    for scale in ("full", "mini"):
+        data = open_data(load_recipe("mad", [f"data.source=synthetic:{task}"], scale=scale))
+        assert (next(iter(data.validation(4))).labels() >= 0).any(dim=1).all()
+
+
+def test_full_mad_is_two_hundred_epochs_and_full_mqar_thirty_two():
+    for name, epochs in (("mad", 200), ("mqar", 32)):
+        recipe = load_recipe(name)
+        rows = recipe.train.steps * recipe.train.tokens_per_step / recipe.train.seq_len
+        assert rows / recipe.data.options["examples"] == recipe.data.max_epochs == epochs
