@@ -12,6 +12,7 @@ from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.attention import Visibility, attention, visibility
 from hymo.ops.norm import rms_norm
+from hymo.ops.token_cache import append, with_room
 from hymo.recipe.tree import Position
 from hymo.registry import build
 
@@ -77,10 +78,17 @@ class Attention(Block):
 
     def step(self, x_BTD: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Keys are kept un-rotated: their positions are in the context. With a window, those that no later token sees are dropped."""
-        keys, values = (torch.cat([old, new.to(old.dtype)], dim=1) for old, new in zip(state, self._keys_values(x_BTD), strict=True))
+        keys, values = (append(old, new, ctx.slot) for old, new in zip(state, self._keys_values(x_BTD), strict=True))
         drop = max(0, keys.shape[1] - self._kept(keys.shape[1]))
         kept = (keys[:, drop:].clone(), values[:, drop:].clone()) if drop else (keys, values)
         return self._attend(x_BTD, keys, values, ctx), kept
+
+    def reserve(self, state: State, tokens: int) -> State | None:
+        """A window that drops as it goes has no room to reserve."""
+        if self.config.window is not None:
+            return None
+        keys, values = (with_room(part, tokens) for part in state)
+        return keys, values
 
     def _kept(self, context: int) -> int:
         """Tokens that the next one still sees."""

@@ -57,8 +57,8 @@ class Autoencoder(Block):
         return self.step(x_BTD, self.initial_state(x_BTD.shape[0], x_BTD.device, x_BTD.dtype), ctx)[0]
 
     def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-        """The vector of the document that is being read."""
-        return torch.zeros(batch, self.layer.d_model, device=device, dtype=dtype)
+        """The vector of the document that is being read, in fp32, as the stream is."""
+        return torch.zeros(batch, self.layer.d_model, device=device)
 
     def step(self, x_BTD: Tensor, state: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         length = x_BTD.shape[1]
@@ -67,7 +67,8 @@ class Autoencoder(Block):
         known = torch.cat([state[:, None].to(x_BTD.dtype), x_BTD], dim=1)
         code_BTD = known.gather(1, (place_BT + 1).clamp(0, length)[..., None].expand_as(x_BTD))
         y_BTD = self._decode(code_BTD + self._positions(since_BT - 1))
-        return torch.where(since_BT[..., None] > 0, y_BTD.to(x_BTD.dtype), 0), code_BTD[:, -1]
+        newest_BD = code_BTD[:, -1].to(state.dtype, copy=True)                              # a view would keep the whole pass alive
+        return torch.where(since_BT[..., None] > 0, y_BTD.to(x_BTD.dtype), 0), newest_BD
 
     def _decode(self, z_BTD: Tensor) -> Tensor:
         eps = self.layer.model.norm_eps

@@ -12,6 +12,7 @@ from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.attention import Visibility, attention, visibility
 from hymo.ops.norm import rms_norm
+from hymo.ops.token_cache import append, with_room
 from hymo.recipe.tree import Position
 from hymo.registry import build
 
@@ -138,8 +139,7 @@ class Mla(Block):
         w_key, w_value = torch.split(torch.unflatten(self.wkv_b.weight, 0, groups), [self.nope_dim, self.config.v_head_dim], dim=1)
         q_latent = torch.einsum("btghn,gnr->bghtr", torch.unflatten(q_rest, 2, groups), w_key)
         scores = torch.einsum("bghtr,blr->bghtl", q_latent, latent_BLR.to(q_latent.dtype))
-        rotary_keys = self._rotary_keys(shared_BLP, ctx)
-        scores = scores + torch.einsum("btghp,blgp->bghtl", torch.unflatten(q_rotary, 2, groups).to(rotary_keys.dtype), rotary_keys)
+        scores = scores + self._rotary_scores(torch.unflatten(q_rotary, 2, groups), shared_BLP, ctx)
         visible = self._visible(ctx)
         if isinstance(visible, Tensor):     # a single query needs no block mask
             scores = scores.masked_fill(~visible.unsqueeze(1), float("-inf"))
@@ -149,6 +149,23 @@ class Mla(Block):
         y_BTD: Tensor = self.wo(o.flatten(2))
         return y_BTD
 
+    def _rotary_scores(self, q_BTGhP: Tensor, shared_BLP: Tensor, ctx: Context) -> Tensor:
+        """q · rope(s ⊙ p) of every query and key, (B, G, h, T, L).
+
+        Where the encoding turns pairs by φ, it is (s ⊙ q)·(cos φ ⊙ p) + (s ⊙ q⊥)·(sin φ ⊙ p) with q⊥ = (q_2k+1, −q_2k): the scale goes to the
+        queries, and what is computed of a key serves all groups.
+        """
+        table = self.rope.rotation(self.config.rope_dim, ctx.whole) if self.config.rope_dim else None
+        if table is None:
+            keys_BLGP = self._rotary_keys(shared_BLP, ctx)
+            return torch.einsum("btghp,blgp->bghtl", q_BTGhP.to(keys_BLGP.dtype), keys_BLGP)
+        turned = torch.stack([q_BTGhP[..., 1::2], -q_BTGhP[..., 0::2]], dim=-1).flatten(-2)
+        queries = torch.stack([q_BTGhP, turned], dim=-2)
+        if self.k_norm_qk is not None:
+            queries = queries * self.k_norm_qk[:, None, None]
+        keys = torch.cat([shared_BLP * part.squeeze(-2).repeat_interleave(2, dim=-1) for part in table], dim=-1).to(shared_BLP.dtype)
+        return torch.einsum("btghq,blq->bghtl", queries.flatten(-2).to(keys.dtype), keys)
+
     # -- decoding -----------------------------------------------------------------------------------------------------------------
     def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> State:
         c = self.config
@@ -156,9 +173,13 @@ class Mla(Block):
 
     def step(self, x_BTD: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """A prompt is expanded, once for all its queries; a single token is absorbed."""
-        latent, shared = (torch.cat([old, new.to(old.dtype)], dim=1) for old, new in zip(state, self._compress(x_BTD), strict=True))
+        latent, shared = (append(old, new, ctx.slot) for old, new in zip(state, self._compress(x_BTD), strict=True))
         attend = self._absorbed if x_BTD.shape[1] == 1 else self._expanded
         return attend(*self._queries(x_BTD, ctx), latent, shared, ctx), (latent, shared)
+
+    def reserve(self, state: State, tokens: int) -> State:
+        latent, shared = (with_room(part, tokens) for part in state)
+        return latent, shared
 
     # -- accounting and initialisation --------------------------------------------------------------------------------------------
     def mixing_flops(self, context: int) -> float:

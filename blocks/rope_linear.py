@@ -29,7 +29,10 @@ class RopeLinear(Block):
     config: Config
 
     def forward(self, x_BTHK: Tensor, ctx: Context) -> Tensor:
-        return rotate(x_BTHK, ctx.once((self.key, x_BTHK.shape[-1]), lambda: self.table(x_BTHK.shape[-1], ctx)))
+        return rotate(x_BTHK, self.rotation(x_BTHK.shape[-1], ctx))
+
+    def rotation(self, width: int, ctx: Context) -> Tensor:
+        return ctx.once((self.key, width), lambda: self.table(width, ctx))
 
     def table(self, width: int, ctx: Context) -> Tensor:
         return rotation_table(ctx.positions_BT, frequencies(width, self.config.theta, ctx.positions_BT.device) / self.config.factor)

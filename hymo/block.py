@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hymo.recipe.tree import ModelConfig
 
 Kind = Literal["mixer", "ffn", "position", "head"]
+NOTHING = -2        # the document of a place that no token has taken yet; -1 is padding
 KINDS: tuple[Kind, ...] = ("mixer", "ffn", "position", "head")
 Shared = TypeVar("Shared")
 
@@ -76,6 +77,7 @@ class Context:
     positions_BT   int64, the position of each token inside its own document
     documents_BT   int or None; equal numbers in a row are one document (contiguous). Nothing flows between documents. None: one document a row
     past           decoding only: the context of every token that was read before this pass (`whole` of the pass before); None at the start
+    slot           decoding in reserved room only (Block.reserve): place of this pass's one token among the keys, (1) int64; see `at_slot`
     losses         auxiliary losses by name, already weighted: the stack adds them to the training loss, each under its layer's name
     metrics        detached scalars by name, for the log (`moe/drop_frac`, …), likewise
     measures       what an evaluation asks blocks for: by name, a vector summed over tokens, and their number; None: nobody asks. See `measure`
@@ -88,6 +90,7 @@ class Context:
     positions_BT: Tensor
     documents_BT: Tensor | None = None
     past: Context | None = None
+    slot: Tensor | None = None
     losses: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     measures: dict[str, tuple[Tensor, Tensor]] | None = None
@@ -120,6 +123,24 @@ class Context:
         begin = torch.where(starts, index, 0).cummax(dim=1).values
         opened = starts.cumsum(dim=1) > 0           # a document began since the pass did: the past no longer counts
         context.positions_BT = index - begin + torch.where(opened, start_pos, onset)
+        return context
+
+    def with_room(self, tokens: int) -> Context:
+        """This context of everything read so far, with room for `tokens` more: positions go on, and nothing sees a place that is not taken yet."""
+        batch = self.positions_BT.shape[0]
+        ahead = self.positions_BT[:, -1:] + torch.arange(1, tokens + 1, device=self.positions_BT.device)
+        documents_BL = torch.zeros_like(self.positions_BT) if self.documents_BT is None else self.documents_BT
+        nothing = torch.full((batch, tokens), NOTHING, dtype=documents_BL.dtype, device=documents_BL.device)
+        return Context(torch.cat([self.positions_BT, ahead], dim=1), torch.cat([documents_BL, nothing], dim=1))
+
+    @staticmethod
+    def at_slot(past: Context, slot: Tensor) -> Context:
+        """Context of one more token a row, of the document before it, at place `slot` of `past`, a context with room. No shape depends on how many
+        places are taken, and the host waits for nothing: a pass can be recorded once and replayed."""
+        assert past.documents_BT is not None
+        past.documents_BT.index_copy_(1, slot, past.documents_BT.index_select(1, slot - 1))
+        context = Context(past.positions_BT.index_select(1, slot), past.documents_BT.index_select(1, slot), past, slot)
+        context.cache |= {"whole": Context(past.positions_BT, past.documents_BT), "starts": None}      # no document begins here
         return context
 
     @property
@@ -241,6 +262,17 @@ class Block(nn.Module):
     def step(self, x_BTD: Tensor, state: Any, ctx: Context) -> tuple[Tensor, Any]:
         """Advance by T >= 1 tokens (1 while sampling, more while reading a prompt): equals `forward` on the whole, cut anywhere."""
         raise NotImplementedError(f"{type(self).__name__} cannot decode")
+
+    def reserve(self, state: Any, tokens: int) -> Any | None:
+        """The state with room for `tokens` more. From then on step() takes one token at a time, puts what it keeps of it at `ctx.slot` of the state
+        that it was given, and no shape changes any more. None: this mixer cannot. A state that does not grow is as it is."""
+        return state if self.state_elems(1) == self.state_elems(0) else None
+
+    # -- position encodings -------------------------------------------------------------------------------------------------------
+    def rotation(self, width: int, ctx: Context) -> Tensor | None:
+        """Cosines and sines (2, B, T, 1, width/2) of an encoding that turns the pairs (2k, 2k+1) of a head, and at most scales them besides: with
+        them a mixer may turn once what several heads share. None: it does something else, and can only be called."""
+        return None
 
     # -- loss (heads) -------------------------------------------------------------------------------------------------------------
     @property

@@ -49,10 +49,11 @@ class Losses:
 
 @dataclass(frozen=True)
 class DecodeState:
-    """What decoding remembers: the state of every layer, and the context of the tokens read so far."""
+    """What decoding remembers: the state of every layer, and the context of the tokens read so far (with room for more, see HyMo.reserve)."""
 
     layers: tuple[Any, ...]
     past: Context | None = None
+    slot: Tensor | None = None          # the place of the next token, when room is reserved
 
 
 class Layer(nn.Module):
@@ -240,14 +241,28 @@ class HyMo(nn.Module):
         Prompts of different lengths are padded on the left and told apart by `documents_BT`, in every step: −1 is padding. `last_only` leaves
         all logits but the last token's out, (B, 1, vocab_size): a prompt needs no others.
         """
-        ctx = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, documents_BT, past=state.past)
+        if state.past is not None and state.slot is not None:
+            ctx, past, slot = Context.at_slot(state.past, state.slot), state.past, state.slot + 1
+        else:
+            ctx, slot = Context.for_tokens(_shape(tokens_BT), tokens_BT.device, documents_BT, past=state.past), None
+            past = ctx.whole
         x_BTD: Tensor = self.embedding(tokens_BT)
         states = []
         for index, before in enumerate(state.layers):
             x_BTD, after = self.layer(index).step(x_BTD, before, ctx)
             states.append(after)
         hidden_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
-        return self._logits(hidden_BTD), DecodeState(tuple(states), ctx.whole)
+        return self._logits(hidden_BTD), DecodeState(tuple(states), past, slot)
+
+    def reserve(self, state: DecodeState, tokens: int) -> DecodeState | None:
+        """The state with room for `tokens` more, which are then read one at a time: each step writes to the state that it is given, and no shape
+        changes. None when a mixer cannot."""
+        assert state.past is not None, "room is reserved once a prompt has been read"
+        layers = [self.layer(index).mixer.reserve(before, tokens) for index, before in enumerate(state.layers)]
+        if any(layer is None for layer in layers):
+            return None
+        read = torch.tensor([state.past.positions_BT.shape[1]], device=state.past.positions_BT.device)
+        return DecodeState(tuple(layers), state.past.with_room(tokens), read)
 
     # -- initialisation -----------------------------------------------------------------------------------------------------------
     def materialise(self, device: torch.device | str, seed: int) -> None:

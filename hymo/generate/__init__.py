@@ -85,7 +85,7 @@ def generate(
     stops = frozenset(limits.stop_tokens)
     steps = max(row.room for row in rows)
     uniforms_BN = sampling.uniforms(len(rows), steps).to(model.embedding.weight.device)
-    decoder = Decoder(model, encoded, dtype)
+    decoder = Decoder(model, encoded, dtype, room=steps)
     logits_BW = decoder.read()[:, : tokenizer.vocab_size]       # a vocabulary rounded up has rows that stand for no token
     for n in range(steps):
         chosen_B = sampling.choose(logits_BW, uniforms_BN[:, n])

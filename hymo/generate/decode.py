@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from hymo.generate.replay import InPlace, Replay
 from hymo.model import DecodeState, HyMo
 from hymo.ops.grouped_linear import GroupedLinear
 
@@ -18,13 +19,16 @@ class Decoder:
     """`model` on some prompts. The state is all it keeps: recurrent states in fp32, caches in the compute type `dtype`.
 
     Prompts of different lengths end together; what comes before the shorter ones is a document of its own, which nothing of a prompt sees.
+    With `room`, the number of tokens that will be read one at a time after the prompts, a GPU replays one recorded step for all of them, when every
+    mixer can reserve room for what it keeps.
     """
 
-    def __init__(self, model: HyMo, prompts: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.dtype = model.eval(), dtype
+    def __init__(self, model: HyMo, prompts: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32, room: int = 0) -> None:
+        self.model, self.dtype, self.room = model.eval(), dtype, room
         self.device = model.embedding.weight.device
         self.tokens_BT, self.documents_BT = padded(prompts, self.device)
         self.state: DecodeState = model.initial_state(len(prompts), dtype=dtype)
+        self.advance: Callable[[Tensor], Tensor] | None = None       # the step in reserved room
         if dtype != torch.float32:
             keep_products_in(model, dtype)
 
@@ -33,18 +37,30 @@ class Decoder:
         size = max(1, CHUNK_TOKENS // len(self.tokens_BT))
         for begin in range(0, self.tokens_BT.shape[1], size):
             part = slice(begin, begin + size)
-            logits = self._advance(self.tokens_BT[:, part], None if self.documents_BT is None else self.documents_BT[:, part])
-        return logits
+            logits, self.state = self._step(self.tokens_BT[:, part], self.state, None if self.documents_BT is None else self.documents_BT[:, part])
+        if self.room and self.device.type == "cuda":
+            self.reserve()
+        return logits[:, -1]
 
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Read one more token of each row; the logits of the next, (B, W)."""
-        return self._advance(tokens_B[:, None], None if self.documents_BT is None else self.documents_BT[:, -1:])
+        """Read one more token of each row; the logits of the next, (B, W), good until the next step."""
+        tokens_B1 = tokens_B[:, None]
+        if self.advance is not None:
+            return self.advance(tokens_B1)[:, -1]
+        logits, self.state = self._step(tokens_B1, self.state, None if self.documents_BT is None else self.documents_BT[:, -1:])
+        return logits[:, -1]
+
+    def reserve(self) -> None:
+        """Make room for all tokens to come, and record the step where that can be done."""
+        state = self.model.reserve(self.state, self.room)
+        if state is not None:
+            self.state = state
+            self.advance = Replay(self._step, state, len(self.tokens_BT)) if self.device.type == "cuda" else InPlace(self._step, state)
 
     @torch.no_grad()
-    def _advance(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
+    def _step(self, tokens_BT: Tensor, state: DecodeState, documents_BT: Tensor | None = None) -> tuple[Tensor, DecodeState]:
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            logits, self.state = self.model.step(tokens_BT, self.state, documents_BT, last_only=True)
-        return logits[:, -1]
+            return self.model.step(tokens_BT, state, documents_BT, last_only=True)
 
 
 def padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hymo.block import Context
+from hymo.ops.rotary import rotate
 from hymo.testing.common import BlockContract, counted_flops
 
 LENGTHS = (1, 63, 100)
@@ -125,6 +126,14 @@ class PositionContract(BlockContract):
         block, start = self.build(config), 10 * self.settings()["max_seq_len"]
         y = block(noise(1, 5, 2, 8), Context.for_tokens((1, 5), "cpu", start_pos=start))
         assert torch.isfinite(y).all()
+
+    def test_a_stated_rotation_is_what_forward_does(self, config: dict[str, Any]) -> None:
+        """A mixer that has the rotation need not call the block."""
+        block, ctx, x = self.build(config), Context.for_tokens((1, 9), "cpu"), noise(1, 9, 2, 8)
+        table = block.rotation(8, ctx)
+        if table is not None:
+            torch.testing.assert_close(rotate(x, table), block(x, ctx), atol=1e-6, rtol=0)
+        assert block.rotation(8, ctx) is table, "it is made once a pass"
 
     def test_nothing_is_saved(self, config: dict[str, Any]) -> None:
         assert not self.build(config).state_dict(), "a position encoding has no weights, and its tables are not persistent"

@@ -11,7 +11,7 @@ from hymo.generate.decode import Decoder, keep_products_in, padded
 from hymo.registry import names
 from tests.made import model_of, tiny
 
-PROMPTS = [[5, 80, 3, 200, 17, 80, 4, 9, 60], [7, 7, 100], [256]]
+PROMPTS = [[(7 * i * i + 5) % 251 for i in range(35)], [7, 7, 100], [256]]
 
 
 @pytest.fixture(scope="module", params=names("mixer"))
@@ -42,15 +42,42 @@ def test_greedy_is_the_full_forward_token_for_token(model):
     """Prompts of different lengths in one batch; the last is a single token."""
     found, _ = decoded(model, PROMPTS, 6)
     assert found == [greedy(model, prompt, 6) for prompt in PROMPTS]
-    assert len({token for row in found for token in row}) > 3, "a model that repeats one token would pass whatever it does"
+    assert len({token for row in found for token in row}) > 1, "a model that repeats one token would pass whatever it does"
 
 
-@pytest.mark.parametrize("cut", [1, 2, 8])
+@pytest.mark.parametrize("cut", [1, 3, 34])
 def test_wherever_the_prompt_is_cut(model, cut, monkeypatch):
     """The cache is split after every `cut` tokens."""
     expected = Decoder(model, PROMPTS).read()
     monkeypatch.setattr("hymo.generate.decode.CHUNK_TOKENS", cut * len(PROMPTS))
     torch.testing.assert_close(Decoder(model, PROMPTS).read(), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_in_reserved_room_too(model):
+    """Nothing is moved and no shape changes: what a GPU records once and replays."""
+    decoder = Decoder(model, PROMPTS, room=6)
+    logits, found = decoder.read(), []
+    decoder.reserve()
+    assert decoder.advance is not None
+    places = [leaf.data_ptr() for leaf in tree_leaves(decoder.state.layers)]
+    for _ in range(6):
+        found.append(logits.argmax(-1))
+        logits = decoder.step(found[-1])
+    assert torch.stack(found, dim=1).tolist() == [greedy(model, prompt, 6) for prompt in PROMPTS]
+    assert [leaf.data_ptr() for leaf in tree_leaves(decoder.state.layers)] == places
+    length = max(map(len, PROMPTS)) + 6
+    held = sum(leaf.untyped_storage().nbytes() for leaf in tree_leaves(decoder.state.layers))
+    cost = count_model(model, context=length, dtype=torch.float32)
+    assert held == len(PROMPTS) * (cost.kv_bytes + cost.state_bytes), "full, it is what count-params says"
+
+
+def test_a_window_decodes_without_reserved_room():
+    model = model_of(tiny("model.pattern=GMG", "model.layers.M.mixer={type: attention, window: 4}"))
+    decoder = Decoder(model, PROMPTS, room=6)
+    logits = decoder.read()
+    decoder.reserve()
+    assert decoder.advance is None
+    assert decoder.step(logits.argmax(-1)).shape == (3, 257)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
