@@ -70,7 +70,7 @@ class TestRelu2(FfnContract):
 def test_the_recipe_of_the_readme_is_what_ships(tmp_path):
     [text] = blocks("yaml")
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(f"extends: v1_0\n{text}")
+    recipe.write_text(text)
     shipped, mine = load_recipe("v1_0").model, load_recipe(recipe).model
     assert mine.pattern == shipped.pattern
     assert {name: (layer.mixer.type, layer.ffn.type) for name, layer in mine.layers.items()} == {"M": ("mla", "moe"), "G": ("gdn", "none")}

@@ -193,7 +193,7 @@ def report(recipe: Recipe, result: TrainResult, tracker: MlflowTracker, shown: D
         print_json({"status": result.status, "step": result.step, "val_loss": loss, "val_bpb": bpb, "run": folder.name, "folder": str(folder),
                     "mlflow": tracker.link, "tracking_problem": tracker.problem})  # fmt: skip
         return
-    shown.say(f"{result.status} after {result.step:,} steps" + (f": {result.message}" if result.message else ""))
+    shown.say(f"{folder.name}: {result.status} after {result.step:,} steps" + (f": {result.message}" if result.message else ""))
     if loss is not None:
         bits = "" if bpb is None else f", {bpb:.3f} bits per byte"
         shown.say(f"val loss {loss:.4f}{bits} on held-out text: {loss / chance:.0%} of ln({words:,}) = {chance:.4f}, the loss of knowing nothing")

@@ -61,7 +61,9 @@ def with_overrides(recipe: Mapping[str, Any], overrides: Sequence[str] = (), all
 def _read(path: Path, allowed: Path, seen: list[Path]) -> Document:
     """The document of `path` laid over the one it extends. `allowed` is the folder that `extends` may not leave, the shipped recipes apart."""
     document = read_file(path)
-    raw = {} if document.value is None else document.value
+    raw = document.value
+    if raw is None:
+        raise RecipeError("a recipe must hold settings, but got an empty file; `extends: v1_0` is the shortest start", str(path))
     if not isinstance(raw, dict):
         raise RecipeError(f"a recipe must be a mapping of settings, but got {shorten(raw)}", nearest(document.places, ()))
     document.value = raw

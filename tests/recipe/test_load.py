@@ -321,3 +321,10 @@ def test_names_that_lead_out_of_their_folder_are_refused(recipe_file, name):
     recipe_file.write_text(text.replace("  half:", f"  {json.dumps(name)}:"))
     with pytest.raises(RecipeError, match="a scale's name must be letters"):
         scales(recipe_file)
+
+
+def test_an_empty_file_is_named(tmp_path):
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("# nothing yet\n")
+    with pytest.raises(RecipeError, match=r"empty\.yaml: a recipe must hold settings"):
+        load_recipe(empty)
