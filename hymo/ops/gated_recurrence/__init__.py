@@ -23,6 +23,13 @@ gradient of its exponents; each goes to the gates in that exponent's sum. The st
 dlog = suffix sums of c ⊙ dc − b ⊙ db, is shorter; but those two nearly cancel where decays are strong, and bf16 noise is what remains.)
 
 **Documents.** `starts` marks tokens before which the state is zeroed: a decay that is exactly zero, in every sum of gates that contains that token.
+
+**Reached** on one H200 at B4 T4096 H40 S32 D32 bf16, replayed as a CUDA graph (benchmarks/gated_recurrence.py; the log is beside it):
+
+    forward                  0.160 ms    0.011 GB beyond inputs and outputs
+    forward and backward     0.641 ms    0.107 GB
+    sequential, all states   3.172 ms    2.684 GB    forward alone
+    errors against float64   2.3e-3 to 4.8e-3 in bf16, at most 4e-7 in fp32; first call 9 to 11 s on an empty cache
 """
 
 import importlib.util
