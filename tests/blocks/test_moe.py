@@ -129,7 +129,7 @@ class TestMoe(FfnContract):
         a, b = (block(z, Context.for_tokens((1, 20), "cpu")) for z in (x, other))
         torch.testing.assert_close(a[:, :11], b[:, :11], atol=1e-6, rtol=1e-5)
 
-    def test_the_walkthroughs_capacity(self):
+    def test_capacity_of_v1_0(self):
         # int(1.5 * 4096 * 2 / 16) = 768 places; every token chooses experts 0 and 1, so 4096 - 768 of 4096 are dropped
         block = self.build({"type": "moe", "n_routed": 16, "inter_dim": 8, "n_shared": 0}).train()
         with torch.no_grad():
