@@ -7,7 +7,6 @@ A disk that is full delays the journal and stops nothing: lines wait in memory a
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -22,17 +21,12 @@ Event = dict[str, Any]
 
 
 class Journal:
-    """Append to `run_dir/journal.jsonl`. One writes it, until `close` or its process's end; any may read it. Raises HymoError for a second writer."""
+    """Append to `run_dir/journal.jsonl`. One process writes it; any may read it."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "journal.jsonl"
         run_dir.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            raise HymoError(f"a journal must have one writer at a time, but another one is writing {str(self.path)!r}; wait for its end") from None
         self._end = 0
         self._last_step: dict[str, int] = {}
         self._waiting: list[bytes] = []

@@ -228,7 +228,7 @@ class MlflowTracker:
         self.tracking = address(recipe.run.tracking if recipe else tracking)
         self.shipper = Shipper(run_dir)
         self.problem: str | None = None
-        self._journal: Journal
+        self._journal = Journal(run_dir)
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="hymo-tracking", daemon=True)
 
@@ -236,7 +236,6 @@ class MlflowTracker:
     def start(self, info: RunStart | None = None) -> None:
         """Open the run, or the rest of it: what the recipe says, what it costs, where it runs, what it reads."""
         facts = describe(self.recipe, info) if self.recipe and info else Facts()
-        self._journal = Journal(self.run_dir)
         self._journal.append(
             "start",
             uid=self._journal.uid or uuid.uuid4().hex,

@@ -106,13 +106,3 @@ def test_a_damaged_line_is_one_error_that_says_where(tmp_path, line):
     journal.path.write_bytes(journal.path.read_bytes() + line + b"\n")
     with pytest.raises(HymoError, match=rf"an event a line, but '.*journal\.jsonl' does not at byte {end}: .*truncate -s {end} FILE"):
         list(read(journal.path))
-
-
-def test_a_journal_has_one_writer(tmp_path):
-    journal = Journal(tmp_path)
-    journal.metrics(1, {"a": 1.0})
-    with pytest.raises(HymoError, match="one writer at a time"):
-        Journal(tmp_path)
-    assert [event["step"] for event, _ in read(journal.path)] == [1]
-    journal.close()
-    Journal(tmp_path).close()

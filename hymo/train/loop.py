@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
-
 from hymo.data import Data, open_data
 from hymo.data.tokenizer import JsonTokenizer
 from hymo.data.train_tokenizer import save_tokenizer
@@ -70,7 +68,7 @@ def train(recipe: Recipe, *, run_dir: Path, tracker: Tracker | None = None, resu
     True, or at SIGTERM, the run saves a checkpoint and returns "stopped". Only rank 0 tracks and calls back.
     Raises a HymoError for everything that the user has to mend: memory, data, disk, a checkpoint of another recipe.
     """
-    with joined(recipe.train.device) as world, alone_in(run_dir, world), stop_signal(should_stop) as stop:
+    with joined(recipe.train.device) as world, stop_signal(should_stop) as stop:
         run = Run(recipe, run_dir, world, tracker if tracker and world.first else NullTracker(), data, on_step if world.first else None)
         status = "failed"
         try:
@@ -103,13 +101,13 @@ class Run:
     # -- from the first step to the last ------------------------------------------------------------------------------------------
     def go(self, resume: bool, stop: Callable[[], bool]) -> TrainResult:
         """Train to the end, or to whatever comes before it."""
-        if not resume and checkpoint.paths(self.checkpoints):
-            raise CheckpointError(f"a new run needs a folder of its own, but {self.run_dir} holds checkpoints; resume it, or name another folder")
         if self.world.first:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             checkpoint.discard_partial(self.checkpoints)
             if isinstance(self.data.tokenizer, JsonTokenizer):      # whoever uses the run later needs no data
                 save_tokenizer(self.data.tokenizer, self.run_dir / "tokenizer.json")
+        if not resume and checkpoint.paths(self.checkpoints):
+            raise CheckpointError(f"a new run needs a folder of its own, but {self.run_dir} holds checkpoints; resume it, or name another folder")
         found = self.newest() if resume else None
         if found:
             check_same(found.state, self.recipe, self.data)
@@ -273,25 +271,6 @@ class Run:
         self.session.feed.close()
         if self.started:
             self.tracker.finish(status)
-
-
-@contextmanager
-def alone_in(run_dir: Path, world: World) -> Iterator[None]:
-    """Hold the run's folder, or raise CheckpointError: two processes that wrote one run would spoil it. A dead process holds nothing."""
-    lock = FileLock(run_dir / ".lock")
-    mine = True
-    if world.first:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            mine = False
-    if not world.everywhere(mine):
-        raise CheckpointError(f"a run must be trained by one process at a time, but another one is training {run_dir}; wait for it, or stop it")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -248,17 +248,3 @@ def test_a_finished_run_resumes_to_its_result(tiny: Tiny, opened: Data, tmp_path
     whole = train(tiny(), run_dir=tmp_path, data=opened)
     again = train(tiny(), run_dir=tmp_path, data=opened, resume=True)
     assert (again.status, again.losses, again.validation) == ("finished", whole.losses, whole.validation)
-
-
-def test_two_processes_do_not_train_one_run(tiny: Tiny, opened: Data, tmp_path: Path) -> None:
-    refused = []
-
-    def second(info: StepInfo) -> None:
-        if info.step == 3:
-            with pytest.raises(CheckpointError, match="by one process at a time, but another one is training") as caught:
-                train(tiny(), run_dir=tmp_path, data=opened, resume=True)
-            refused.append(caught.value)
-
-    first = train(tiny(), run_dir=tmp_path, data=opened, on_step=second)
-    assert (first.status, len(refused)) == ("finished", 1)
-    assert train(tiny(), run_dir=tmp_path, data=opened, resume=True).status == "finished"
