@@ -91,7 +91,7 @@ class Layer(nn.Module):
 
 
 def _join(x_BTD: Tensor, y_BTD: Tensor, block: Block) -> Tensor:
-    return y_BTD if block.owns_residual else x_BTD + y_BTD
+    return y_BTD.to(x_BTD.dtype) if block.owns_residual else x_BTD + y_BTD
 
 
 class HyMo(nn.Module):

@@ -74,10 +74,10 @@ def test_discover_finds_every_file_of_the_blocks_folder():
 
 
 def test_a_users_file_runs_once(tmp_path):
-    file = tmp_path / "my_ffn.py"
-    file.write_text(CODE.format(name="my_ffn"))
+    file = tmp_path / "ffn_run_once.py"
+    file.write_text(CODE.format(name="ffn_run_once"))
     assert registry.discover([file]) == [file]
-    assert registry.get("ffn", "my_ffn").__name__ == "Mine"
+    assert registry.get("ffn", "ffn_run_once").__name__ == "Mine"
     assert registry.discover([file]) == []
 
 

@@ -6,6 +6,7 @@ import torch
 
 from hymo.data.synthetic import Numbers
 from hymo.errors import CheckpointError
+from hymo.train import checkpoint
 from hymo.trained import open_trained
 from tests.made import make_run, model_of, small_tokenizer, tiny
 
@@ -88,10 +89,7 @@ def test_how_it_was_trained_is_of_no_account(run, tmp_path):
 def test_a_checkpoint_that_hymo_did_not_write(run):
     [folder] = (run / "checkpoints").iterdir()
     (folder / "state.json").write_text(json.dumps({"step": 6}))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    import hashlib
-
-    manifest["files"]["state.json"]["sha256"] = hashlib.sha256((folder / "state.json").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").unlink()
+    checkpoint.seal(folder)
     with pytest.raises(CheckpointError, match="must say which recipe wrote it"):
         open_trained(run)

@@ -91,7 +91,9 @@ def test_a_machine_too_small_is_refused_before_anything_is_allocated(hymo, monke
     assert "--scale" in found.err
 
 
-def test_the_first_interrupt_asks_and_the_second_ends():
+def test_the_first_interrupt_asks_and_the_second_ends(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)      # a job in the background may have been started deaf to it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     said = []
     with interruptible(said.append) as stop:
         signal.raise_signal(signal.SIGINT)

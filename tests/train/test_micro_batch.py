@@ -1,11 +1,14 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from hymo.cost import memory
+from hymo.data import Data
 from hymo.errors import BudgetError, RecipeError
 from hymo.recipe import Recipe
-from hymo.train import micro_batch
+from hymo.train import NullTracker, RunStart, micro_batch, train
 from hymo.train.parallel import World
 
 Tiny = Callable[..., Recipe]
@@ -32,3 +35,18 @@ def test_the_largest_that_fits_by_estimate(tiny: Tiny, monkeypatch: pytest.Monke
     monkeypatch.setattr(micro_batch, "free_bytes", lambda _: 33)
     with pytest.raises(BudgetError, match=r"a row of 32 tokens must fit the device, .* weights 0\.00, activations 0\.00 GiB; use a smaller scale"):
         micro_batch.estimated(recipe, World(CPU))
+
+
+def test_auto_on_a_small_machine_keeps_the_global_batch(tiny: Tiny, opened: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one row: the step of four rows becomes four passes, and the losses are those of one."""
+    recipe, facts = tiny("train.micro_batch=auto"), list[tuple[object, object]]()
+
+    class Recorder(NullTracker):
+        def start(self, info: RunStart) -> None:
+            facts.append((info.facts["micro_batch"], info.facts["accumulation"]))
+
+    whole = train(recipe, run_dir=tmp_path / "whole", data=opened, tracker=Recorder())
+    monkeypatch.setattr(micro_batch, "free_bytes", lambda _: sum(memory(recipe, 1, "cpu").values()) / micro_batch.ROOM + 1)
+    parts = train(recipe, run_dir=tmp_path / "parts", data=opened, tracker=Recorder())
+    assert facts == [(4, 1), (1, 4)]
+    assert parts.losses == pytest.approx(whole.losses, rel=2e-6)
