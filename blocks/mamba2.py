@@ -13,6 +13,7 @@ from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.decay import init_dt_bias, init_rate, timestep
 from hymo.ops.linear_attention import Impl, linear_attention, resolve_impl
+from hymo.ops.norm import rms_norm
 from hymo.ops.short_conv import short_conv
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Mamba2(Block):
         )  # fmt: skip
         o = (o_BTHV + self.D[:, None] * x_BTHV).flatten(-2)
         gated = o * F.silu(self.z_proj(x_BTD).to(o.dtype))
-        y_BTD: Tensor = self.o_proj(self.norm(gated).to(x_BTD.dtype))
+        y_BTD: Tensor = self.o_proj(rms_norm(gated, self.norm.weight, self.layer.model.norm_eps).to(x_BTD.dtype))
         return y_BTD, (history, state_BHSV)
 
     # -- accounting and initialisation --------------------------------------------------------------------------------------------
