@@ -116,7 +116,7 @@ class _DeepseekHead(nn.Module):
         both_BT2D = torch.cat([self.hidden_norm(hidden_BTD), self.ahead_norm(ahead_BTD)], dim=-1)
         x_BTD = self.projection(both_BT2D).to(ahead_BTD.dtype)
         mixed_BTD = self.mixer(self.mixer_norm(x_BTD), ctx)
-        x_BTD = mixed_BTD if self.mixer.owns_residual else x_BTD + mixed_BTD
+        x_BTD = mixed_BTD.to(x_BTD.dtype) if self.mixer.owns_residual else x_BTD + mixed_BTD
         y_BTD: Tensor = x_BTD + self.ffn(self.ffn_norm(x_BTD), ctx)
         return y_BTD
 
