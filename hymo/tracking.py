@@ -45,7 +45,7 @@ QUIET = {  # MLflow reads these when it is imported; what the user has set stand
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # we try again ourselves, and later
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # what it logs as an error it also raises, and we say it in a line
     "GIT_PYTHON_REFRESH": "quiet",
 }
 for _name, _value in QUIET.items():

@@ -4,6 +4,7 @@ A family is a module here that holds `app = typer.Typer()`; a new one is a file 
 is the user's to mend: one line on stderr, exit code 2. Anything else is hymo's fault and shows its traceback. `--debug` anywhere shows it always.
 """
 
+import contextlib
 import errno
 import importlib
 import os
@@ -62,6 +63,7 @@ def main() -> None:
 
 
 def fail(message: str) -> None:
-    """One line on stderr, and exit code 2."""
-    typer.echo(f"hymo: {message}", err=True)
+    """One line on stderr, and exit code 2, which stands even where the line finds no room: stderr may be a file on the very disk that is full."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"hymo: {message}", err=True)
     sys.exit(2)

@@ -103,7 +103,11 @@ def ui(
         signal.signal(ending, signal.default_int_handler)
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", *place, *quiet],
-        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # seven processes that only MLflow's GenAI half uses
+        env={
+            **os.environ,
+            "MLFLOW_LOGGING_LEVEL": "ERROR",  # a server has nobody else to say it
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that only MLflow's GenAI half uses
+        },
         start_new_session=True,  # so that all of it can be ended together
     )
     try:

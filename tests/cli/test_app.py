@@ -35,6 +35,15 @@ def test_a_word_that_means_nothing_is_exit_code_2(hymo, words):
     assert hymo(*words).code == 2
 
 
+@pytest.mark.parametrize(("words", "full"), [(("show", "v1_1"), "stderr"), (("recipes", "list"), "stdout")])
+def test_a_full_disk_behind_the_output_leaves_the_exit_code_2(words, full):
+    with open("/dev/full", "w") as nowhere:
+        done = subprocess.run([sys.executable, "-m", "hymo", *words], text=True, check=False,
+                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, full: nowhere})
+    assert done.returncode == 2
+    assert "Traceback" not in (done.stderr or "")
+
+
 def test_debug_shows_the_traceback_wherever_it_stands(hymo, monkeypatch):
     from hymo.errors import RecipeError
 
