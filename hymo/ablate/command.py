@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from hymo import sizing
 from hymo.ablate import price
 from hymo.ablate.conduct import Site, conduct
 from hymo.ablate.definition import Experiment, load
@@ -57,7 +58,7 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
     jobs = options.jobs or (max(1, cores() // options.threads) if device.type == "cpu" else 1)
     store = Store(options.store)
     run_on = engine(options.on, store, jobs, device)
-    scale = options.scale or chosen_scale(experiments, overrides, options, jobs, device, screen)
+    scale, per_flop = (options.scale, None) if options.scale else chosen_scale(experiments, overrides, options, jobs, device, screen)
     plan = make_plan(
         experiments,
         scale=scale,
@@ -69,7 +70,7 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
         looks=options.looks,
         threads=options.threads,
     )
-    prices = price.price(plan, device)
+    prices = price.price(plan, device, per_flop)
     whole = price.total(plan, prices, jobs, tries=len(options.rates))
     show_plan(screen, plan, prices, whole, jobs)
     if options.dry_run:
@@ -97,22 +98,23 @@ def split(words: Sequence[str]) -> tuple[list[Experiment], list[str]]:
 
 def chosen_scale(
     experiments: Sequence[Experiment], overrides: Sequence[str], options: Options, jobs: int, device: torch.device, screen: Console
-) -> str:
-    """The largest scale at which the whole ablation ends in time, said with its reasons."""
+) -> tuple[str, float | None]:
+    """The largest scale at which the whole ablation ends in time, said with its reasons, and the seconds that a FLOP took there if it was tried."""
     from hymo.recipe import scales
 
     name = experiments[0].base
     known = scales(name)
     if not known:
-        return "full"
+        return "full", None
     arms = options.arms or [arm for experiment in experiments for arm in experiment.definition.arms]
     runs = (1 + options.aa + len(arms)) * options.seeds
 
     recipes = {scale: base_recipe(experiments, scale, overrides, options.threads) for scale in [*known, "full"]}
-    scale, words = price.choose_scale(str(name), recipes, runs, jobs, options.within, device)
-    for sentence in words:
+    choice = price.choose_scale(str(name), recipes, runs, jobs, options.within, device)
+    for sentence in choice.words:
         screen.print(sentence, markup=False, soft_wrap=True)
-    return scale
+    need = choice.chosen
+    return need.scale, None if need.bound else need.seconds / sizing.work(need.recipe)
 
 
 def engine(on: str, store: Store, jobs: int, device: torch.device) -> Engine:

@@ -43,6 +43,7 @@ class LocalEngine:
 
     def __init__(self, store: Store, jobs: int) -> None:
         self.store, self.jobs = store, jobs
+        self._kills = memory_kills()
 
     def __call__(self, specs: Sequence[RunSpec], session: str, progress: Callable[[], None]) -> None:
         waiting = [spec for spec in specs if self.store.resolved(spec.key, session) is None]
@@ -72,19 +73,18 @@ class LocalEngine:
     def _bury(self, pid: int, code: int, specs: Sequence[RunSpec], session: str, deaths: Counter[str]) -> None:
         """Count a worker's death against the run it held, and give the run up after too many."""
         held = [spec for spec in specs if self.store.claimed_by(spec.key, pid) and self.store.resolved(spec.key, session) is None]
+        status, error = obituary(code, self._kills)
         for spec in held:
             deaths[spec.key] += 1
             if deaths[spec.key] > RETRIES:
-                status, error = obituary(code)
                 self.store.write_failure(spec.key, session, status, f"{error}, {deaths[spec.key]} times; its log is {self.store.log(session)}")
         if not held:
             deaths["idle"] += 1
             if deaths["idle"] > RETRIES:
                 for spec in specs:
                     if self.store.resolved(spec.key, session) is None:
-                        self.store.write_failure(
-                            spec.key, session, Status.FAILED, f"a worker cannot start ({obituary(code)[1]}); its log is {self.store.log(session)}"
-                        )
+                        words = f"a worker cannot start ({error}); its log is {self.store.log(session)}"
+                        self.store.write_failure(spec.key, session, Status.FAILED, words)
 
     @contextmanager
     def _workers(self, work: Path, session: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -123,10 +123,24 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
-def obituary(code: int) -> tuple[Status, str]:
-    """What an exit code says: the kernel's memory killer sends SIGKILL and leaves no other trace."""
+def memory_kills() -> int | None:
+    """Processes that Linux has killed since it booted because memory ran out; None where it does not say."""
+    try:
+        counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(counters["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def obituary(code: int, kills_before: int | None) -> tuple[Status, str]:
+    """What an exit code says. Whether a SIGKILL was the kernel's, for want of memory, its counter tells: `kills_before`, and now."""
     if code == -signal.SIGKILL:
-        return Status.OUT_OF_MEMORY, "its process was killed (SIGKILL, as the kernel does when memory runs out)"
+        kills = memory_kills()
+        if kills is None or kills_before is None:
+            return Status.OUT_OF_MEMORY, "its process was killed (SIGKILL, as the kernel does when memory runs out)"
+        if kills > kills_before:
+            return Status.OUT_OF_MEMORY, "its process was killed by the kernel (SIGKILL), which had run out of memory"
+        return Status.FAILED, "its process was killed by somebody (SIGKILL); the kernel had not run out of memory"
     if code < 0:
         return Status.FAILED, f"its process died of {signal.Signals(-code).name}"
     return Status.FAILED, f"its process left with exit code {code}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -39,11 +39,11 @@ def _of(arm: Arm, device: torch.device, per_flop: float) -> Price:
 
 
 def total(plan: Plan, prices: Mapping[str, Price], jobs: int, tries: int = 0) -> Price:
-    """Price of the whole ablation with `jobs` runs at a time, and `tries` of the learning rate before it."""
+    """Price of the whole ablation with `jobs` runs at a time, and `tries` of the learning rate before it; the time includes probes and measuring."""
     seeds = len(plan.seeds) + tries
     runs = [prices[arm.label] for arm in plan.everything]
     side_by_side = sorted((one.bytes for one in runs), reverse=True)[:jobs]
-    return Price(sum(side_by_side), seeds * sum(one.seconds for one in runs) / jobs, seeds * sum(one.disk for one in runs))
+    return Price(sum(side_by_side), seeds * sum(one.seconds for one in runs) / jobs / TRAINING, seeds * sum(one.disk for one in runs))
 
 
 def check_memory(whole: Price, device: torch.device, jobs: int) -> None:
@@ -56,9 +56,9 @@ def check_memory(whole: Price, device: torch.device, jobs: int) -> None:
         )
 
 
-def choose_scale(name: str, recipes: Mapping[str, Recipe], runs: int, jobs: int, within: float, device: torch.device) -> tuple[str, list[str]]:
-    """The largest scale whose whole ablation, `runs` runs `jobs` at a time, ends within `within` seconds by estimate; and why, in words."""
+def choose_scale(name: str, recipes: Mapping[str, Recipe], runs: int, jobs: int, within: float, device: torch.device) -> sizing.Choice:
+    """The largest scale whose whole ablation, `runs` runs `jobs` at a time, ends within `within` seconds by estimate."""
     each = TRAINING * within * jobs / runs
     choice = sizing.choose(name, recipes, each, device)
     said = f"{runs} runs, {jobs} at a time, within {in_time(within)}: {in_time(each)} to train each, and a fifth for probes and measuring."
-    return choice.chosen.scale, [said, *choice.words]
+    return replace(choice, words=[said, *choice.words])

@@ -119,7 +119,8 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
     """What the table cannot say."""
     arms = [row for row in result["rows"] if "words" in row]
     said = [
-        f"{len(result['seeds'])} seeds ({', '.join(map(str, result['seeds']))}), paired; Holm over {len(arms)} arm{'s' if len(arms) > 1 else ''}."
+        f"{len(result['seeds'])} seeds ({', '.join(map(str, result['seeds']))}), paired; an interval is its arm's own, a verdict stands under "
+        f"Holm over {len(arms)} arm{'s' if len(arms) > 1 else ''}."
     ]
     said += [f"{row['arm']}: {note}" for row in result["rows"] for note in row["notes"]]
     said += [f"left out: {why}" for why in result["left_out"]]

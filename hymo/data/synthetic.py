@@ -11,6 +11,7 @@ import importlib.metadata
 import pkgutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -72,12 +73,18 @@ def task(name: str) -> Callable[[T], T]:
 
 def task_names() -> list[str]:
     """Registered names, sorted."""
+    _discover()
+    return sorted(_tasks)
+
+
+@cache
+def _discover() -> None:
+    """Import the shipped tasks and those of installed packages, once."""
     package = importlib.import_module("hymo.data.tasks")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"hymo.data.tasks.{module.name}")
     for entry in importlib.metadata.entry_points(group="hymo.tasks"):
         entry.load()
-    return sorted(_tasks)
 
 
 def open_task(name: str, options: dict[str, Any]) -> Task:

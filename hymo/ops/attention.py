@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from hymo.ops.document_mask import document_mask
 
-Visibility = Tensor | BlockMask | None
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Visibility: TypeAlias = "Tensor | BlockMask | None"
 LONG = 1024     # tokens from which a row's documents are worth a block mask: in shorter ones a full mask costs little, and no kernel is compiled
 
 
@@ -49,18 +51,20 @@ def attention(q_BHTK: Tensor, k_BGLK: Tensor, v_BGLV: Tensor, visible: Visibilit
 
     Query head i reads key/value group i // (H/G)  (arXiv 2305.13245).
     """
-    if isinstance(visible, BlockMask):
+    if visible is not None and not isinstance(visible, Tensor):
         o_BHTV: Tensor = _flex_attention()(q_BHTK, k_BGLK, v_BGLV, block_mask=visible, scale=scale, enable_gqa=True)
         return o_BHTV
     causal_square = visible is None and q_BHTK.shape[-2] > 1
     return F.scaled_dot_product_attention(q_BHTK, k_BGLK, v_BGLV, attn_mask=visible, is_causal=causal_square, scale=scale, enable_gqa=True)
 
 
-@cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention)
-
-
 def _flex_attention() -> Any:
     """FlexAttention as one kernel: uncompiled it would write out the scores. Inside a compiled layer it becomes part of that layer's graph."""
-    return flex_attention if torch.compiler.is_compiling() else _compiled()
+    from torch.nn.attention.flex_attention import flex_attention  # 0.6 s, which `hymo count-params` need not wait for
+
+    return flex_attention if torch.compiler.is_compiling() else _compiled(flex_attention)
+
+
+@cache
+def _compiled(function: Any) -> Any:
+    return torch.compile(function)

@@ -7,10 +7,14 @@ the first key's document is the last query's.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128     # FlexAttention's own
 
@@ -21,6 +25,8 @@ def document_mask(documents_BT: Tensor, window: int | None = None) -> BlockMask:
     documents_BT: equal neighbours are one document. Blocks in which every pair is visible are told apart from those that need looking at, and those
     in which none is are left out. The host waits for nothing.
     """
+    from torch.nn.attention.flex_attention import BlockMask  # late, as in hymo/ops/attention.py
+
     length = documents_BT.shape[1]
     number_BT = F.pad((documents_BT[:, 1:] != documents_BT[:, :-1]).cumsum(dim=1), (1, 0))
     number_BNC = torch.unflatten(torch.cat([number_BT, number_BT[:, -1:].expand(-1, -length % BLOCK)], dim=1), 1, (-1, BLOCK))

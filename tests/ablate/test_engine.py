@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hymo.ablate import command
 from hymo.ablate import conduct as conducting
 from hymo.ablate.command import Options, run
 from hymo.ablate.conduct import Site, make_specs
-from hymo.ablate.engine import RETRIES, LocalEngine, collect, obituary
+from hymo.ablate.engine import RETRIES, LocalEngine, collect, memory_kills, obituary
 from hymo.ablate.measure import measured
 from hymo.ablate.store import Status, Store, read_json
 from tests.ablate.conftest import Inline
@@ -108,7 +109,8 @@ def test_a_run_whose_worker_always_dies_is_given_up_and_the_others_finish(plan_o
     wanted = [specs[arm, 0] for arm in ("deadly", "swap")]
     engine(wanted, "session", lambda: None)
     found = collect(store, wanted, "session")
-    assert found[wanted[0].key].status == Status.OUT_OF_MEMORY, found
+    assert found[wanted[0].key].status == Status.FAILED, found
+    assert "the kernel had not run out of memory" in found[wanted[0].key].error
     assert f"{RETRIES + 1} times" in found[wanted[0].key].error
     assert found[wanted[1].key].status == Status.FINISHED
 
@@ -122,9 +124,22 @@ def test_a_speed_is_measured_alone_and_kept(plan_of, site):
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "words"),
-    [(-9, Status.OUT_OF_MEMORY, "SIGKILL"), (-11, Status.FAILED, "SIGSEGV"), (3, Status.FAILED, "exit code 3")],
+    ("code", "kills", "status", "words"),
+    [
+        (-9, (3, 4), Status.OUT_OF_MEMORY, "had run out of memory"),
+        (-9, (3, 3), Status.FAILED, "by somebody"),
+        (-9, (None, None), Status.OUT_OF_MEMORY, "SIGKILL, as the kernel does"),
+        (-11, (3, 4), Status.FAILED, "SIGSEGV"),
+        (3, (3, 3), Status.FAILED, "exit code 3"),
+    ],
 )
-def test_obituaries(code, status, words):
-    assert obituary(code)[0] == status
-    assert words in obituary(code)[1]
+def test_obituaries(monkeypatch, code, kills, status, words):
+    before, now = kills
+    monkeypatch.setattr("hymo.ablate.engine.memory_kills", lambda: now)
+    assert obituary(code, before)[0] == status
+    assert words in obituary(code, before)[1]
+
+
+def test_the_kernel_counts_what_it_killed():
+    counted = int(re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[1])
+    assert memory_kills() == counted

@@ -73,7 +73,7 @@ def test_the_table_shows_every_seed_and_the_interval(result):
 def test_the_sentences_say_what_the_table_cannot(result):
     said = " ".join(sentences(result))
     for words in (
-        "2 seeds (0, 1), paired; Holm over 2 arms",
+        "2 seeds (0, 1), paired; an interval is its arm's own, a verdict stands under Holm over 2 arms",
         "left out: odd is the same",
         "difference of 0.0200 (good",
         "A/A:",

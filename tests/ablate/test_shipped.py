@@ -54,3 +54,10 @@ def test_a_shipped_experiment_resolves_prices_and_runs(name, run_once):
     assert min(whole.bytes, whole.seconds, whole.disk) > 0
     for arm in (plan.baseline, *plan.arms):
         assert math.isfinite(run_once(arm.recipe)), arm.label
+
+
+@pytest.mark.parametrize("scale", ["medium", "full"])
+@pytest.mark.parametrize("name", [name for name in shipped() if load(name).definition.base == "v1_0"])
+def test_a_shipped_experiment_resolves_where_ci_cannot_run_it(name, scale):
+    arms = make_plan([load(name)], scale=scale, seeds=2).arms
+    assert all(arm.changes for arm in arms)
