@@ -50,9 +50,13 @@ def measure(spec: RunSpec) -> dict[str, float]:
 
     from hymo.recipe import recipe_from_dict
     from hymo.train import train
+    from hymo.train.device import peak_bytes
+    from hymo.train.parallel import find_device
 
     torch.set_num_threads(spec.threads)
     recipe = short(recipe_from_dict(spec.recipe, allow_code=True))
+    device = find_device(recipe.train.device)
+    held = peak_bytes(device)  # by Python and torch, before there is a model
     seconds: list[float] = []
     peak = 0.0
 
@@ -64,7 +68,7 @@ def measure(spec: RunSpec) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory(prefix="hymo-measure-") as folder:
         train(recipe, run_dir=Path(folder), on_step=on_step, should_stop=lambda: len(seconds) >= STEPS and sum(seconds) >= LEAST_S)
-    return {"tokens_per_s": recipe.train.tokens_per_step / statistics.median(seconds), "bytes_peak": peak}
+    return {"tokens_per_s": recipe.train.tokens_per_step / statistics.median(seconds), "bytes_peak": peak - held}
 
 
 def short(recipe: Recipe) -> Recipe:

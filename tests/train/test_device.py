@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -53,3 +56,10 @@ def test_memory_is_counted_in_bytes() -> None:
     cpu = torch.device("cpu")
     assert 2**26 < device.peak_bytes(cpu) < 2**40     # a Python with torch takes more than 64 MiB
     assert 2**20 < device.free_bytes(cpu) < 2**50
+
+
+def test_a_process_counts_its_own_memory_not_that_of_the_one_that_started_it() -> None:
+    large = torch.ones(3 * 2**29, dtype=torch.uint8)
+    code = "import torch; from hymo.train.device import peak_bytes; print(peak_bytes(torch.device('cpu')))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(told) < 2**30 < large.nbytes
