@@ -2,6 +2,8 @@
 
 A speed read off a shared device would say more about the neighbours than about the arm. The process takes the device's lock for itself, which the
 workers of every command on the store share while they train, and runs a handful of steps in a process of its own, so that memory is its own too.
+Other programs do not know that lock. On a CPU they show: the process gets less of the processor than a step takes. Such a speed is said to be
+untrustworthy, and the next command measures it again.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,18 +24,26 @@ if TYPE_CHECKING:
     from hymo.train import StepInfo
 
 WARM_STEPS, STEPS, LEAST_S, MOST_STEPS = 3, 6, 2.0, 60
+ALONE = 0.9  # share of the processor from which a speed counts as measured alone
 
 
 def measured(store: Store, spec: RunSpec) -> dict[str, float]:
-    """{"tokens_per_s", "bytes_peak"} of the run's arm, measured now unless the store knows. Empty when the arm does not run at all."""
-    path = store.speed(spec.key)
-    if not path.is_file():
+    """{"tokens_per_s", "bytes_peak", "processor"} of the run's arm, measured now unless the store knows. Empty when the arm does not run at all.
+
+    processor: share of the time that the process was let compute while it was measured; 1 on a GPU.
+    """
+    if not _known(store, spec.key):
         store.write_spec(spec)
         subprocess.run(
             [sys.executable, "-m", "hymo.ablate.measure", str(store.root), spec.key], env=worker_environment(), capture_output=True, check=False
         )
-    found: dict[str, float] = read_json(path) or {}
+    found: dict[str, float] = read_json(store.speed(spec.key)) or {}
     return found
+
+
+def _known(store: Store, key: str) -> bool:
+    found: dict[str, float] | None = read_json(store.speed(key))
+    return found is not None and found.get("processor", 1.0) >= ALONE
 
 
 def main() -> None:
@@ -40,7 +51,7 @@ def main() -> None:
     root, key = sys.argv[1:]
     store = Store(Path(root))
     with store.device(alone=True):
-        if not store.speed(key).is_file():
+        if not _known(store, key):
             write_json(store.speed(key), measure(store.spec(key)))
 
 
@@ -59,16 +70,24 @@ def measure(spec: RunSpec) -> dict[str, float]:
     held = peak_bytes(device)  # by Python and torch, before there is a model
     seconds: list[float] = []
     peak = 0.0
+    clocks: list[tuple[float, float]] = []  # (seconds, seconds of computing) at the end of every step from the last warm one on
 
     def on_step(info: StepInfo) -> None:
         nonlocal peak
+        if info.step >= WARM_STEPS:
+            clocks.append((time.perf_counter(), time.process_time()))
         if info.step > WARM_STEPS:
             seconds.append(info.seconds)
         peak = max(peak, info.metrics["memory/bytes_peak"])
 
     with tempfile.TemporaryDirectory(prefix="hymo-measure-") as folder:
         train(recipe, run_dir=Path(folder), on_step=on_step, should_stop=lambda: len(seconds) >= STEPS and sum(seconds) >= LEAST_S)
-    return {"tokens_per_s": recipe.train.tokens_per_step / statistics.median(seconds), "bytes_peak": peak - held}
+    passed, computed = (last - first for first, last in zip(clocks[0], clocks[-1], strict=True))
+    return {
+        "tokens_per_s": recipe.train.tokens_per_step / statistics.median(seconds),
+        "bytes_peak": peak - held,
+        "processor": min(1.0, computed / passed) if device.type == "cpu" else 1.0,
+    }
 
 
 def short(recipe: Recipe) -> Recipe:

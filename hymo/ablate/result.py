@@ -125,6 +125,7 @@ def _row(plan: Plan, outcomes: Outcomes, arm: Arm, measured: Mapping[str, Mappin
         "tokens_per_s": speed.get("tokens_per_s"),
         "speed_ratio": rate,
         "bytes_peak": speed.get("bytes_peak"),
+        "processor": speed.get("processor"),
         "values": _plain(values(plan, outcomes, arm, primary(arm))),
         "statuses": [outcomes[arm.label, seed].status if (arm.label, seed) in outcomes else "not run" for seed in plan.seeds],
         "curves": [_curve(outcomes, arm.label, seed) for seed in plan.seeds],

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hymo.ablate.measure import ALONE
 from hymo.ablate.verdict import Verdict
 from hymo.units import in_bytes, in_time, si
 
@@ -150,6 +151,12 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
     if result["looks"]:
         shares = ", ".join(f"{share:.3g} at {look}" for look, share in zip(result["looks"], result["shares"], strict=True))
         said.append(f"Looks fixed in advance; share of α: {shares}.")
+    least = min((row["processor"] for row in result["rows"] if row.get("processor") is not None), default=1.0)
+    if least < ALONE:
+        said.append(
+            f"Speeds are not to be trusted: other programs held the processor while they were measured, which got {least:.0%} of its time; "
+            "the same command measures them again."
+        )
     if result["reused"]:
         said.append(f"{result['reused']} of {result['runs']} runs were reused.")
     return said

@@ -76,6 +76,13 @@ def test_a_baseline_that_diverges_decides_nothing(plan_of):
     assert rows(result)["swap"]["words"] == "inconclusive: the baseline diverged in 1 of 3 seeds (at step 3)"
 
 
+def test_a_speed_that_neighbours_disturbed_is_said(plan_of, monkeypatch):
+    runs = {"baseline": BASE, "swap": BASE, "wide": BASE}
+    assert not any("not to be trusted" in sentence for sentence in sentences(say(plan_of(seeds=3), runs)))
+    monkeypatch.setitem(SPEEDS, "wide", {**SPEEDS["wide"], "processor": 0.52})
+    assert any("got 52% of its time" in sentence for sentence in sentences(say(plan_of(seeds=3), runs)))
+
+
 def test_the_aa_arm_is_the_noise_floor_and_no_member_of_the_family(plan_of):
     result = say(plan_of(seeds=3, again=True), {"baseline": BASE, AGAIN: [3.01, 3.09, 3.06], "swap": BASE, "wide": BASE})
     assert result["noise_floor"]["sd"] == pytest.approx(0.011547, abs=1e-6)
