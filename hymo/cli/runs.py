@@ -106,6 +106,7 @@ def ui(
         env={
             **os.environ,
             "MLFLOW_LOGGING_LEVEL": "ERROR",  # a server has nobody else to say it
+            "PYTHONWARNINGS": "ignore",  # its workers do not hear of -W
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that only MLflow's GenAI half uses
         },
         start_new_session=True,  # so that all of it can be ended together
