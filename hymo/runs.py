@@ -22,7 +22,7 @@ class Run:
     folder: Path
     run_id: str | None              # MLflow's id, once it has the run
     started: int                    # ms since 1970
-    status: str                     # running, finished, stopped, diverged, failed; "running" also when it was killed
+    status: str                     # running, finished, stopped, diverged, failed; "running" also when it was killed; or imported
     step: int
     metrics: dict[str, float]       # the last value of each
 
@@ -33,7 +33,10 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in `folder`, from its journal."""
+    """The run in `folder`, from its journal; an imported one has none, and is as old as its recipe and as far as its checkpoint."""
+    if not (folder / JOURNAL).is_file():
+        steps = [int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")]
+        return Run(folder, None, (folder / RECIPE).stat().st_mtime_ns // 1_000_000, "imported", max(steps, default=0), {})
     started, status, step = 0, "running", 0
     metrics: dict[str, float] = {}
     for event, _ in read(folder / JOURNAL):
@@ -56,9 +59,16 @@ def run_id(folder: Path) -> str | None:
     return str(note["run_id"]) if isinstance(note, dict) and "run_id" in note else None
 
 
+def folders(output: Path) -> list[Path]:
+    """Every run folder below `output`, by name: one with a journal, or one that `hymo import` made, with checkpoints and none."""
+    told = {journal.parent for journal in output.glob(f"*/{JOURNAL}")}
+    imported = {recipe.parent for recipe in output.glob(f"*/{RECIPE}") if (recipe.parent / "checkpoints").is_dir()}
+    return sorted(told | imported)
+
+
 def list_runs(output: Path) -> list[Run]:
     """Every run below `output`, oldest first."""
-    return sorted((read_run(journal.parent) for journal in output.glob(f"*/{JOURNAL}")), key=lambda run: run.started)
+    return sorted(map(read_run, folders(output)), key=lambda run: run.started)
 
 
 def label(name: str, overrides: Sequence[str]) -> str:
@@ -75,8 +85,7 @@ def find(words: str, output: Path) -> Path | None:
     for folder in (Path(words), output / words, output / words.partition(" ")[0]):
         if (folder / JOURNAL).is_file() or (folder / RECIPE).is_file():
             return folder
-    folders = sorted(journal.parent for journal in output.glob(f"*/{JOURNAL}"))
-    fitting = [folder for folder in folders if words and (folder.name.startswith(words) or (run_id(folder) or "").startswith(words))]
+    fitting = [folder for folder in folders(output) if words and (folder.name.startswith(words) or (run_id(folder) or "").startswith(words))]
     if len(fitting) > 1:
         raise HymoError(f"a run must be named by an unambiguous prefix, but got {words!r}, which fits {', '.join(f.name for f in fitting)}")
     return fitting[0] if fitting else None
@@ -84,5 +93,5 @@ def find(words: str, output: Path) -> Path | None:
 
 def unknown(words: str, output: Path) -> HymoError:
     """What to say of a run that nobody knows."""
-    known = [journal.parent.name for journal in output.glob(f"*/{JOURNAL}")]
+    known = [folder.name for folder in folders(output)]
     return HymoError(f"a run must be one that `hymo runs` lists, a run folder or an MLflow run id, but got {words!r}{did_you_mean(words, known)}")

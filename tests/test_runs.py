@@ -7,10 +7,12 @@ from hymo.errors import HymoError
 from hymo.journal import Journal
 from hymo.runs import LABEL_WIDTH, find, label, list_runs, unknown
 
+START = {"uid": "0", "tracking": "none", "experiment": "", "name": "a", "parent": None, "params": {}, "tags": {}, "dataset": {}}
+
 
 def make(output, name, run_id=None, ended=None):
     journal = Journal(output / name)
-    journal.append("start", uid=name)
+    journal.append("start", **START)
     journal.metrics(7, {"loss/main": 3.5, "val/loss": 4.0})
     journal.metrics(8, {"loss/main": 3.0})
     if ended:
@@ -18,6 +20,12 @@ def make(output, name, run_id=None, ended=None):
     journal.close()
     if run_id:
         (output / name / "sent.json").write_text(json.dumps({"run_id": run_id, "offset": 0}))
+    return output / name
+
+
+def make_imported(output, name):
+    (output / name / "checkpoints" / "step-0000000006").mkdir(parents=True)
+    (output / name / "recipe.yaml").touch()
     return output / name
 
 
@@ -33,7 +41,7 @@ def test_a_run_is_what_its_journal_says(tmp_path):
 def test_a_resumed_run_is_running_again(tmp_path):
     folder = make(tmp_path, "first", ended="stopped")
     again = Journal(folder)
-    again.append("start", uid="first")
+    again.append("start", **START)
     again.close()
     assert list_runs(tmp_path)[0].status == "running"
 
@@ -87,3 +95,19 @@ def test_a_damaged_note_hides_no_run(tmp_path, note):
     folder = make(tmp_path, "first", "ab12")
     (folder / "sent.json").write_text(note)
     assert [(run.name, run.run_id) for run in list_runs(tmp_path)] == [("first", None)]
+
+
+def test_an_imported_run_is_listed_named_and_found_like_any_other(tmp_path):
+    trained, imported = make(tmp_path, "v1_0-aa", ended="finished"), make_imported(tmp_path, "out-imported-bb")
+    assert {run.name: (run.status, run.step) for run in list_runs(tmp_path)} == {trained.name: ("finished", 8), imported.name: ("imported", 6)}
+    assert find("out", tmp_path) == imported
+    make_imported(tmp_path, "out-imported-cc")
+    with pytest.raises(HymoError, match="which fits out-imported-bb, out-imported-cc"):
+        find("out", tmp_path)
+    assert "choose from out-imported-bb, out-imported-cc, v1_0-aa" in str(unknown("z", tmp_path))
+
+
+def test_a_folder_with_a_recipe_alone_is_no_imported_run(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "recipe.yaml").touch()
+    assert list_runs(tmp_path) == []

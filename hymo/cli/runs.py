@@ -44,7 +44,8 @@ def runs(output: Output = Path("runs"), json: Json = False) -> None:
     for run in found:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started / 1000))
         scores = (f"{run.metrics[key]:.4f}" if key in run.metrics else "" for key in ("val/loss", "val/bpb"))
-        table.add_row(run.name, started, run.status, f"{run.step:,}", *scores, (run.run_id or "not sent yet")[:12])
+        page = "" if run.status == "imported" else (run.run_id or "not sent yet")[:12]
+        table.add_row(run.name, started, run.status, f"{run.step:,}", *scores, page)
     console().print(table)
 
 

@@ -16,6 +16,10 @@ def test_there_and_back(hymo, run, tmp_path):
     assert made == f"made runs/{folder.name}; for example: hymo generate {folder.name} --prompt …\n"
     words = ("--prompt", "def f", "--max-tokens", "5")
     assert hymo("generate", folder.name, *words).out == hymo("generate", "a", *words).out
+    assert hymo("runs").out.splitlines()[-1].split()[3:] == ["imported", "6"]
+    assert hymo("generate", "out-i", *words).out == hymo("generate", "a", *words).out
+    assert ["status", "imported", "imported"] in [line.split() for line in hymo("compare", "out-i", "a").out.splitlines()]
+    assert "must have trained to be drawn" in hymo("plot", "out-i").err
 
 
 def test_an_unfinished_run_is_exported_and_said(hymo, tmp_path):
