@@ -64,7 +64,7 @@ def line(info: StepInfo, left: float | None) -> str:
     values = info.metrics
     parts = [f"step {info.step:,}/{info.steps:,}", f"loss {info.loss:.4f}"]
     if "speed/tokens_per_s" in values:
-        parts.append(f"{si(values['speed/tokens_per_s'])}tokens/s")
+        parts.append(si(values["speed/tokens_per_s"], "tokens/s"))
     if "speed/mfu" in values:
         parts.append(f"MFU {values['speed/mfu']:.1%}")
     if left is not None and info.step < info.steps:
@@ -203,7 +203,7 @@ class Live(Display):
         bar.add_row(f"step {self.info.step:,}/{self.info.steps:,}", ProgressBar(self.info.steps, self.info.step), left)
         values = self.info.metrics
         facts = [f"loss {self.info.loss:.4f}", self.validation]
-        facts += [f"{si(values['speed/tokens_per_s'])}tokens/s"] if "speed/tokens_per_s" in values else []
+        facts += [si(values["speed/tokens_per_s"], "tokens/s")] if "speed/tokens_per_s" in values else []
         facts += [f"MFU {values['speed/mfu']:.1%}"] if "speed/mfu" in values else []
         losses = Text(sparkline(self.losses, max(8, self.console.width - 2)), style="cyan")
         return Group(bar, losses, Text("  ".join(fact for fact in facts if fact), no_wrap=True, overflow="ellipsis"))

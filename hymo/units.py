@@ -9,12 +9,12 @@ from hymo.errors import HymoError
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def si(value: float) -> str:
-    """1234567 -> '1.23 M': three digits and the usual letter."""
+def si(value: float, unit: str = "") -> str:
+    """1234567 -> '1.23 M': three digits and the usual letter; with a unit '1.23 Mtokens', and '64.8 tokens' below a thousand."""
     for factor, letter in ((1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
+            return f"{value / factor:.3g}{letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
 
 
 def in_bytes(value: float) -> str:

@@ -52,6 +52,7 @@ def test_plain_lines_are_about_twenty_and_every_validation():
 
 def test_speed_and_utilisation_are_shown_when_known():
     assert display.line(info(100, speed__tokens_per_s=98_765.0, speed__mfu=0.51), None) == "step 100/100  loss 3.0000  98.8 ktokens/s  MFU 51.0%"
+    assert display.line(info(100, speed__tokens_per_s=64.8), None) == "step 100/100  loss 3.0000  64.8 tokens/s"
 
 
 def test_json_lines_are_json_even_when_the_loss_is_not():

@@ -9,6 +9,11 @@ def test_three_digits_and_a_letter(value, text):
     assert si(value) == text
 
 
+@pytest.mark.parametrize(("value", "text"), [(64.8, "64.8 tokens/s"), (3200, "3.2 ktokens/s"), (0, "0 tokens/s")])
+def test_a_unit_stands_off_the_number(value, text):
+    assert si(value, "tokens/s") == text
+
+
 @pytest.mark.parametrize(("value", "text"), [(512, "512 B"), (1536, "1.5 KiB"), (5 * 1024**3, "5.0 GiB")])
 def test_bytes(value, text):
     assert in_bytes(value) == text
