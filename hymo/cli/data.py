@@ -31,9 +31,10 @@ def info(words: Words = None, scale: Scale = None, json: Json = False, allow_cod
     if json:
         print_json({**opened.summary, "fingerprint": opened.fingerprint, "train_tokens": opened.train_tokens})
         return
-    typer.echo(f"fingerprint   {opened.fingerprint}")
-    for name, value in opened.summary.items():
-        typer.echo(f"{name:13} {value:,}" if isinstance(value, int) else f"{name:13} {value}")
+    shown = {"fingerprint": opened.fingerprint, **opened.summary}
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        typer.echo(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value}")
 
 
 @data.command()

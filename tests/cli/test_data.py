@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -18,9 +19,13 @@ def text(tmp_path):
 def test_info_says_what_a_recipe_reads(hymo, text):
     found = hymo("data", "info", "--scale", "tiny", f"data.source={text}")
     assert found.code == 0, found.err
-    assert any(line.startswith("source") and line.endswith(str(text)) for line in found.out.splitlines())
+    lines = [re.fullmatch(r"(\S+ +)(\S.*)", line) for line in found.out.splitlines()]
+    assert len({len(line[1]) for line in lines}) == 1, "the values stand in one column"
+    shown = [(line[1].rstrip(), line[2]) for line in lines]
+    assert len(dict(shown)) == len(shown), "nothing is said twice"
+    assert ("source", str(text)) in shown
     machine = json.loads(hymo("data", "info", "--scale", "tiny", f"data.source={text}", "--json").out)
-    assert f"fingerprint   {machine['fingerprint']}" in found.out
+    assert ("fingerprint", machine["fingerprint"]) in shown
     assert 0 < machine["train_tokens"] < 40 * 20 * 70
 
 
