@@ -34,7 +34,9 @@ def export_run(
     opened = open_trained(folder_of(run, output), allow_code=allow_code)
     say_unfinished(opened)
     write(opened, folder)
-    typer.echo(f"wrote {folder}; load it with: AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)")
+    typer.echo(f"wrote {folder}; load it with:")
+    for auto in ("AutoModelForCausalLM", "AutoTokenizer"):
+        typer.echo(f"  {auto}.from_pretrained({str(folder)!r}, trust_remote_code=True)")
 
 
 @app.command("import")

@@ -10,7 +10,11 @@ def run(tmp_path):
 
 def test_there_and_back(hymo, run, tmp_path):
     found = hymo("export", "a", "out", "--to", "hf")
-    assert found.out == "wrote out; load it with: AutoModelForCausalLM.from_pretrained('out', trust_remote_code=True)\n"
+    assert found.out.splitlines() == [
+        "wrote out; load it with:",
+        "  AutoModelForCausalLM.from_pretrained('out', trust_remote_code=True)",
+        "  AutoTokenizer.from_pretrained('out', trust_remote_code=True)",
+    ]
     made = hymo("import", "out").out
     [folder] = (tmp_path / "runs").glob("out-imported-*")
     assert made == f"made runs/{folder.name}; for example: hymo generate {folder.name} --prompt …\n"
