@@ -1,20 +1,29 @@
-"""`init`, `blocks list`, `recipes list`, `doctor`: what hymo comes with, and what this machine offers it."""
+"""`init`, `blocks`, `recipes`, `doctor`: what hymo comes with, and what this machine offers it."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hymo.cli.common import Json, console, print_json
 from hymo.errors import HymoError
 
+
+class Listed(TyperGroup):
+    """A family that does alone what its `list` does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["list", *args] if args[:1] in ([], ["--json"]) else args)
+
+
 app = typer.Typer()
-blocks = typer.Typer(no_args_is_help=True, help="Blocks that a recipe may name.")
-recipes = typer.Typer(no_args_is_help=True, help="Recipes that ship with hymo.")
+blocks = typer.Typer(cls=Listed, help="Blocks that a recipe may name; alone, the list of them.")
+recipes = typer.Typer(cls=Listed, help="Recipes that ship with hymo; alone, the list of them.")
 app.add_typer(blocks, name="blocks")
 app.add_typer(recipes, name="recipes")
 

@@ -40,6 +40,15 @@ def test_recipes_are_listed_with_their_scales(hymo):
     assert rows["v1_0"]["scales"].split(", ") == [*scales("v1_0"), "full"]
 
 
+@pytest.mark.parametrize("family", ["blocks", "recipes"])
+def test_a_family_alone_is_its_list(hymo, family):
+    assert hymo(family) == hymo(family, "list")
+    assert hymo(family, "--json") == hymo(family, "list", "--json")
+    assert hymo(family).code == 0
+    assert "Usage" in hymo(family, "--help").out
+    assert hymo(family, "lst").code == 2
+
+
 def test_doctor_finds_a_sound_machine_sound(hymo, monkeypatch, store):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     found = hymo("doctor")
