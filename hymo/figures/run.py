@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from hymo.figures.story import Series, Story
-from hymo.figures.style import FAINT, SIZE, drawn, legend, write_png
+from hymo.figures.style import FAINT, SIZE, drawn, legend, step_axis, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +31,13 @@ class Picture:
     title: str
     caption: str
     draw: Callable[[Figure, Sequence[Story]], bool]
+    note: Callable[[Sequence[Story]], str] = lambda stories: ""     # what the caption says besides, of what these runs have only
 
 
 def pictures(stories: Sequence[Story]) -> list[tuple[Picture, Figure]]:
-    """Every picture that the runs have numbers for."""
+    """Every picture that the runs have numbers for, its caption whole."""
     figures = ((picture, drawn(picture.draw, stories)) for picture in PICTURES)
-    return [(picture, figure) for picture, figure in figures if figure is not None]
+    return [(replace(picture, caption=picture.caption + picture.note(stories)), figure) for picture, figure in figures if figure is not None]
 
 
 # -- series over steps ------------------------------------------------------------------------------------------------------------
@@ -52,7 +53,8 @@ def loss(figure: Figure, stories: Sequence[Story]) -> bool:
     if not late:
         return False
     low, high = min(late), max(late)
-    axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))      # the first steps' fall would flatten the rest
+    if low < high:
+        axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))      # the first steps' fall would flatten the rest
     _label(axes, stories, "loss, nats per token")
     return True
 
@@ -77,16 +79,31 @@ def _noisy(axes: Axes, story: Story, series: Series, alone: bool) -> None:
     if not series:
         return
     steps, values = _columns(series)
-    half = max(1, round(WINDOW * len(series))) // 2
+    half = _reach(series)
     axes.plot(steps, values, color=story.colour, linewidth=0.6, alpha=0.45 if alone else 0.25)
     middle = [median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
     axes.plot(steps, middle, color=story.colour, linewidth=1.8, label=story.name)
+
+
+def _reach(series: Series) -> int:
+    """Values on either side that the running median takes in: none in a short run."""
+    return max(1, round(WINDOW * len(series))) // 2
+
+
+def _of_training(stories: Sequence[Story]) -> str:
+    return _over(stories, "loss/main") + (" Rings: held out." if any("val/loss" in story.metrics for story in stories) else "")
+
+
+def _over(stories: Sequence[Story], metric: str) -> str:
+    smoothed = any(_reach(story.metrics.get(metric, [])) for story in stories)
+    return f"; bold: running median over 1/{round(1 / WINDOW)} of the run." if smoothed else "."
 
 
 def _label(axes: Axes, stories: Sequence[Story], what: str) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel(what)
     axes.margins(x=0.01)
+    step_axis(axes)
     if len(stories) > 1 and axes.get_legend_handles_labels()[0]:
         legend(axes)
 
@@ -117,6 +134,7 @@ def expert_load(figure: Figure, stories: Sequence[Story]) -> bool:
         axes.set_title(f"{above}{layer}: MaxVio {uneven:.2f}", fontsize=8)
         axes.set_yticks([0.5, len(load) - 0.5], ["1", str(len(load))])
         axes.grid(visible=False)
+        step_axis(axes)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     figure.supxlabel("step", fontsize=10)
@@ -160,7 +178,7 @@ def half_lives(figure: Figure, stories: Sequence[Story]) -> bool:
         left = (number - (len(stories) - 1) / 2) * width
         for layer, series in story.measured("decay_rate").items():
             at, (_, first), (_, last) = layers.index(layer) + left, series[0], series[-1]
-            if len(stories) == 1 and len(series) > 1:
+            if _earlier(stories, series):
                 axes.plot([at - 0.22] * len(first), _half_life(first), "o", color=FAINT, markersize=2.5, alpha=0.5, markeredgewidth=0)
             axes.plot([at] * len(last), _half_life(last), "_", color=story.colour, markersize=min(12, 60 * width), alpha=0.8)
             axes.plot([at], [median(_half_life(last))], "o", color=story.colour, markersize=4.5)
@@ -176,16 +194,26 @@ def half_lives(figure: Figure, stories: Sequence[Story]) -> bool:
     return True
 
 
+def _earlier(stories: Sequence[Story], series: Sequence[object]) -> bool:
+    """Whether the first validation is drawn beside the last: of one run, when it has two."""
+    return len(stories) == 1 and len(series) > 1
+
+
+def _at_first(stories: Sequence[Story]) -> str:
+    drawn_too = any(_earlier(stories, series) for story in stories for series in story.measured("decay_rate").values())
+    return "; grey, left: at the first validation." if drawn_too else "."
+
+
 def _half_life(rates: list[float]) -> list[float]:
     return [math.log(2) / rate if rate > 0 else math.inf for rate in rates]
 
 
 PICTURES: tuple[Picture, ...] = (
-    Picture("loss", "Loss", "Line: training, running median over each single step. Rings: held out.", loss),
-    Picture("gradient_norm", "Gradient norm", "Before clipping; running median over each single step.", gradient_norm),
+    Picture("loss", "Loss", "Line: training", loss, _of_training),
+    Picture("gradient_norm", "Gradient norm", "Before clipping", gradient_norm, lambda stories: _over(stories, "grad_norm")),
     Picture("expert_load", "Expert load", "Share of the held-out assignments, 1 being even; MaxVio at the last validation.", expert_load),
     Picture("loss_by_position", "Loss by position", "By the length of context read: it falls as far as context is used.", loss_by_position),
-    Picture("half_lives", "Half-lives of the states", "A dash is a head, the dot their median; grey, left: at the first validation.", half_lives),
+    Picture("half_lives", "Half-lives of the states", "A dash is a head, the dot their median", half_lives, _at_first),
 )
 
 

@@ -63,6 +63,11 @@ def write_png(figure: Figure, path: Path, title: str, caption: str) -> None:
     partial.replace(path)
 
 
+def step_axis(axes: Axes) -> None:
+    """Steps are counted along x: no tick stands between two of them."""
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+
+
 def legend(axes: Axes) -> None:
     """Names beside the picture, not over it."""
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)

@@ -66,6 +66,35 @@ def test_half_lives_are_ln_2_over_the_rate(story):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["G0", "G1"]
 
 
+def captions(*stories):
+    return {picture.name: picture.caption for picture, _ in pictures(stories)}
+
+
+def test_captions_speak_of_what_is_drawn_only(story):
+    short, other = captions(story), captions(story, replace(story, name="other"))
+    assert short["loss"] == "Line: training. Rings: held out."
+    assert short["gradient_norm"] == "Before clipping."
+    assert short["half_lives"] == "A dash is a head, the dot their median; grey, left: at the first validation."
+    assert other["half_lives"] == "A dash is a head, the dot their median."
+    once = replace(story, vectors={name: series[-1:] for name, series in story.vectors.items()})
+    assert captions(once)["half_lives"] == other["half_lives"]
+    values = [(step, 2.0) for step in range(1, 101)]
+    long = captions(Story("long", {"loss/main": values, "grad_norm": values}, {}))
+    assert long["loss"] == "Line: training; bold: running median over 1/50 of the run."
+    assert long["gradient_norm"] == "Before clipping; bold: running median over 1/50 of the run."
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 1000])
+def test_no_tick_stands_between_two_steps(steps):
+    series = [(step, 5.0 - step / steps) for step in range(1, steps + 1)]
+    load = [(step, [0.5, 0.5]) for step, _ in series]
+    short = Story("short", {"loss/main": series, "grad_norm": series}, {"moe/load/M0": load})
+    for draw in (loss, gradient_norm, expert_load):
+        ticks = axes_of(draw, short)[0].get_xticks()
+        assert len(ticks)
+        assert all(tick == round(tick) for tick in ticks)
+
+
 def test_what_there_are_no_numbers_for_is_not_drawn(story):
     bare = Story("bare", {"loss/main": [(1, 5.0), (2, float("nan")), (3, 4.0)], "grad_norm": [(1, 1.0)]}, {})
     assert [picture.name for picture, _ in pictures([bare])] == NAMES[:2]
