@@ -18,6 +18,13 @@ from typing import Any
 from hymo.errors import HymoError
 
 Event = dict[str, Any]
+KEYS = {  # what an event of a kind holds at least
+    "start": {"uid", "tracking", "experiment", "name", "parent", "params", "tags", "dataset", "time"},
+    "metrics": {"step", "values", "time"},
+    "vectors": {"step", "values", "time"},
+    "artifact": {"path", "folder", "time"},
+    "finish": {"status", "tags", "time"},
+}
 
 
 class Journal:
@@ -84,9 +91,9 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
                 return
             try:
                 event = json.loads(line)
-                if not isinstance(event, dict) or "event" not in event:
+                if not KEYS[event["event"]] <= event.keys():
                     raise ValueError
-            except (ValueError, RecursionError):
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 raise HymoError(
                     f"a journal must hold an event a line, but {str(path)!r} does not at byte {offset}: the file was damaged; cut it there "
                     f"(truncate -s {offset} FILE) to go on with what stands before"

@@ -32,7 +32,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from hymo.errors import AblationError, HymoError, RecipeError
+from hymo.errors import AblationError, HymoError, RecipeError, did_you_mean
 from hymo.recipe import Recipe, dump, to_dict, with_overrides
 from hymo.recipe.explain import explain
 from hymo.recipe.reading import read_file
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from hymo.train import StepInfo
 
 Scalar = bool | int | float | str
+OWN_STORAGE = ("sqlite", "journal")  # in the study's folder
+METRICS = ("val/loss", "val/bpb", "speed/tokens_per_s", "cost/active", "cost/flops_per_token_train", "cost/decode_bytes")  # of a trial
 KILLED, WHY = "killed", "why"  # user attributes of a failed trial: it is repeated, or it counts and says why
 
 
@@ -63,6 +65,11 @@ class Dimension(Settings):
             raise ValueError(f"low must be below high, but got low={self.low}, high={self.high}")
         if self.log and (self.step is not None or self.low is None or self.low <= 0):
             raise ValueError(f"a logarithmic range must begin above 0 and have no step, but got low={self.low}, step={self.step}")
+        if self.step is not None and self.low is not None and self.high is not None:
+            if isinstance(self.low, int) and isinstance(self.high, int) and not isinstance(self.step, int):
+                raise ValueError(f"the step of whole numbers must be whole, but got step={self.step}")
+            if self.step > self.high - self.low:
+                raise ValueError(f"a step must fit between low and high, but got low={self.low}, high={self.high}, step={self.step}")
         return self
 
     @property
@@ -79,6 +86,8 @@ class Dimension(Settings):
 
 class StudyConfig(Settings):
     """The fields of a study's file."""
+
+    WHAT = "a study"
 
     scale: str = Field(description="scale of the recipe that every trial trains at")
     trials: int = Field(gt=0, description="trials in all, over all processes and resumptions")
@@ -99,6 +108,14 @@ class StudyConfig(Settings):
         if rungs != sorted(set(rungs)) or rungs[0] <= 0 or rungs[-1] != 1:
             raise ValueError(f"must rise to 1, but got {rungs}; for example [0.25, 1]")
         return rungs
+
+    @field_validator("objectives")
+    @classmethod
+    def _known(cls, objectives: dict[str, str]) -> dict[str, str]:
+        unknown = next((name for name in objectives if name not in METRICS), None)
+        if unknown is not None:
+            raise ValueError(f"must be among {', '.join(METRICS)}, but got {unknown!r}{did_you_mean(unknown, METRICS)}")
+        return objectives
 
     @model_validator(mode="after")
     def _prunes_one_objective(self) -> StudyConfig:
@@ -183,11 +200,12 @@ def search(study: Study, say: Callable[[str], None], should_stop: Callable[[], b
 def open_study(study: Study) -> optuna.Study:
     """The study in its storage, made if it is new. Raises AblationError when the one there searches something else."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    elsewhere = _database(study.config.storage) if study.config.storage not in OWN_STORAGE else None  # before a folder is made: it may not be there
     study.folder.mkdir(parents=True, exist_ok=True)
     with FileLock(study.folder / "study.lock"):  # first starts side by side would race through the schema
         opened = optuna.create_study(
             study_name=study.name,
-            storage=_storage(study),
+            storage=elsewhere or _storage(study),
             directions=list(study.config.objectives.values()),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
             load_if_exists=True,
@@ -209,8 +227,18 @@ def _storage(study: Study) -> Any:
         from optuna.storages.journal import JournalFileBackend
 
         return JournalStorage(JournalFileBackend(str(study.folder / "study.journal")))
-    address = f"sqlite:///{study.folder / 'study.db'}" if study.config.storage == "sqlite" else study.config.storage
-    return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}} if address.startswith("sqlite") else None)
+    return _database(f"sqlite:///{study.folder / 'study.db'}")
+
+
+def _database(address: str) -> optuna.storages.RDBStorage:
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}} if address.startswith("sqlite") else None)
+    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise AblationError(f"storage must be sqlite, journal or a database that SQLAlchemy can open, but got {address!r} ({reason})") from None
 
 
 def _sampler(study: Study, number: int) -> optuna.samplers.BaseSampler:

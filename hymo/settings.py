@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Settings(BaseModel):
     """Frozen; unknown keys, NaN and infinity refused; `true` is not a number."""
+
+    WHAT: ClassVar[str] = "a recipe"  # what an error calls the whole that these are settings of
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 

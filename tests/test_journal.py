@@ -97,7 +97,10 @@ def test_a_full_disk_delays_lines_and_loses_none(tmp_path, monkeypatch):
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("line", [b"{", b"3", b"{}", b"[" * 100_000, b"\xff\xfe", b"\0\0"])
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"3", b"{}", b"[" * 100_000, b"\xff\xfe", b"\0\0", b'{"event": "metrics"}', b'{"event": "lunch", "time": 1}', b'{"event": []}'],
+)
 def test_a_damaged_line_is_one_error_that_says_where(tmp_path, line):
     journal = Journal(tmp_path)
     journal.metrics(1, {"a": 1.0})

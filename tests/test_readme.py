@@ -68,12 +68,26 @@ class TestRelu2(FfnContract):
 
 
 def test_the_recipe_of_the_readme_is_what_ships(tmp_path):
-    [text] = blocks("yaml")
+    text, _ = blocks("yaml")
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(text)
     shipped, mine = load_recipe("v1_0").model, load_recipe(recipe).model
     assert mine.pattern == shipped.pattern
     assert {name: (layer.mixer.type, layer.ffn.type) for name, layer in mine.layers.items()} == {"M": ("mla", "moe"), "G": ("gdn", "none")}
+
+
+def test_the_experiment_of_the_readme_is_priced(hymo, tmp_path):
+    _, text = blocks("yaml")
+    (tmp_path / "heads").mkdir()
+    (tmp_path / "heads" / "ablation.yaml").write_text(text)
+    found = hymo("ablate", str(tmp_path / "heads"), "--scale", "tiny", "--dry-run")
+    assert found.code == 0, found.err
+    assert "n_kv_groups: 2 → 1" in found.out
+
+
+def test_the_number_of_experiments_is_true():
+    assert "twenty-four ship" in README
+    assert len(list((ROOT / "experiments").glob("*/ablation.yaml"))) == 24
 
 
 def test_the_table_names_every_command_and_no_other():
@@ -90,4 +104,4 @@ def app_commands() -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
 def test_what_it_links_to_is_there(path):
-    assert (ROOT / path).is_file()
+    assert (ROOT / path).exists()

@@ -169,7 +169,10 @@ def test_no_finished_trial_is_no_best(study):
         ("{choices: [1, 2]}", "{}", "must have either low and high, or choices"),
         ("ffn.top_k", "ffn.topk", "knobs.yaml:7:3: .*'topk'; did you mean 'top_k'"),
         ("sampler: random", "rungs: [1, 0.5]", "must rise to 1"),
-        ("sampler: random", "rungs: [0.5, 1]\nobjectives: {a: minimize, b: minimize}", "pruning needs one objective"),
+        ("sampler: random", "rungs: [0.5, 1]\nobjectives: {val/loss: minimize, val/bpb: minimize}", "pruning needs one objective"),
+        ("sampler: random", "objectives: {val/los: minimize}", "must be among .*; did you mean 'val/loss'"),
+        ("low: 1e-4, high: 1e-2, log: true", "low: 1, high: 4, step: 0.5", "the step of whole numbers must be whole, but got step=0.5"),
+        ("low: 1e-4, high: 1e-2, log: true", "low: 1.0, high: 2.0, step: 5", "a step must fit between low and high"),
         ("sampler: random", "sampler: cmaes", "cmaes takes one objective and ranges only"),
     ],
 )
@@ -178,6 +181,15 @@ def test_a_mistake_in_a_study_is_one_line(study, old, new, message):
     with pytest.raises(AblationError, match=message) as caught:
         study(STUDY.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "postgresql://nobody/here"])
+def test_a_database_that_cannot_be_opened_is_one_line_and_leaves_nothing(study, address):
+    wanted = study(STUDY.replace("sampler: random", f"storage: '{address}'"))
+    with pytest.raises(AblationError, match=f"a database that SQLAlchemy can open, but got '{address}'") as caught:
+        open_study(wanted)
+    assert "\n" not in str(caught.value)
+    assert not wanted.folder.exists()
 
 
 def command(*words):

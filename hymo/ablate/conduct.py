@@ -11,7 +11,7 @@ from typing import Any
 from hymo.ablate.adjust import matched_in_time, needs_speeds, tries, tuned
 from hymo.ablate.engine import Engine, collect, new_session
 from hymo.ablate.key import ingredients, key
-from hymo.ablate.measure import measured
+from hymo.ablate.measure import is_known, measured
 from hymo.ablate.plan import Arm, Plan
 from hymo.ablate.report import write_report
 from hymo.ablate.result import Outcomes, check_primary, judged, summarise
@@ -98,7 +98,11 @@ def compute(specs: Specs, site: Site, session: str) -> dict[tuple[str, int], Out
 
 def speeds_of(plan: Plan, site: Site, specs: Specs) -> dict[str, dict[str, float]]:
     """Tokens per second and peak memory of every arm, each measured alone or known already."""
-    return {arm.label: measured(site.store, specs[arm.label, plan.seeds[0]]) for arm in plan.everything}
+    of_arms = {arm.label: specs[arm.label, plan.seeds[0]] for arm in plan.everything}
+    unknown = sum(not is_known(site.store, spec.key) for spec in of_arms.values())
+    if unknown:
+        site.say(f"speed and memory of {unknown} arm{'s' if unknown > 1 else ''}, each alone on the device; then the report")
+    return {label: measured(site.store, spec) for label, spec in of_arms.items()}
 
 
 def _tried(plan: Plan, site: Site, session: str, fresh: bool) -> Outcomes:

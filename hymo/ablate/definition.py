@@ -71,6 +71,8 @@ class Match(Settings):
 class Definition(Settings):
     """The fields of an ablation.yaml."""
 
+    WHAT = "an experiment"
+
     hypothesis: str = Field(min_length=1, description="one sentence that the result can contradict")
     base: str = Field(default="v1_0", description="recipe of the baseline: a shipped name, or a file beside this one")
     set: dict[str, Any] = Field(default={}, description="changes to the base itself, made for every arm alike")

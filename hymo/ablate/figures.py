@@ -31,7 +31,6 @@ def stories(result: Mapping[str, Any], store: Store) -> list[Story]:
 
 
 def _forest(figure: Figure, result: Mapping[str, Any]) -> bool:
-    base = result["rows"][0]["values"]
     arms = [row for row in result["rows"] if row.get("mean") is not None]
     if not arms:
         return False
@@ -43,13 +42,13 @@ def _forest(figure: Figure, result: Mapping[str, Any]) -> bool:
         if row["low"] is not None:
             axes.plot([row["low"], row["high"]], [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
         axes.plot([row["mean"]], [at], "D", color=colour, markersize=6)
-        seeds = [value - reference for value, reference in zip(row["values"], base, strict=True) if value is not None and reference is not None]
+        seeds = [value for value in row["differences"] if value is not None]
         axes.plot(seeds, [at - 0.24] * len(seeds), "o", color=colour, markersize=3.5, alpha=0.55)
     axes.axvline(0, color="#888888", linewidth=1)
     axes.set_yticks(range(len(arms)), [row["arm"] for row in arms])
     axes.set_ylim(len(arms) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("difference from the baseline")
+    axes.set_xlabel("difference from the baseline" + ("" if result["primary"] is None else f", {result['primary']}"))
     return True
 
 
@@ -100,7 +99,7 @@ def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     rows = [row for row in result["rows"] if None not in row["values"]]
-    if len(rows) < 2:
+    if len(rows) < 2 or result["primary"] is None:
         return False
     panels: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
     for axes, name, label in zip(
@@ -113,7 +112,7 @@ def _cost(figure: Figure, result: Mapping[str, Any]) -> bool:
         axes.margins(x=0.15, y=0.15)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter())
-    panels[0].set_ylabel(rows[0]["primary"])
+    panels[0].set_ylabel(result["primary"])
     legend(panels[1])
     return True
 

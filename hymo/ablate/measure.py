@@ -32,7 +32,7 @@ def measured(store: Store, spec: RunSpec) -> dict[str, float]:
 
     processor: share of the time that the process was let compute while it was measured; 1 on a GPU.
     """
-    if not _known(store, spec.key):
+    if not is_known(store, spec.key):
         store.write_spec(spec)
         subprocess.run(
             [sys.executable, "-m", "hymo.ablate.measure", str(store.root), spec.key], env=worker_environment(), capture_output=True, check=False
@@ -41,7 +41,8 @@ def measured(store: Store, spec: RunSpec) -> dict[str, float]:
     return found
 
 
-def _known(store: Store, key: str) -> bool:
+def is_known(store: Store, key: str) -> bool:
+    """Whether the store holds the arm's speed, measured alone."""
     found: dict[str, float] | None = read_json(store.speed(key))
     return found is not None and found.get("processor", 1.0) >= ALONE
 
@@ -51,7 +52,7 @@ def main() -> None:
     root, key = sys.argv[1:]
     store = Store(Path(root))
     with store.device(alone=True):
-        if not _known(store, key):
+        if not is_known(store, key):
             write_json(store.speed(key), measure(store.spec(key)))
 
 

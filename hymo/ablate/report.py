@@ -8,7 +8,7 @@ from typing import Any
 
 from hymo.ablate.figures import figures, stories
 from hymo.ablate.store import Store
-from hymo.ablate.table import difference, seed_values, sentences
+from hymo.ablate.table import decides, difference, seed_values, sentences
 from hymo.figures.story import Story
 from hymo.units import in_bytes, si
 
@@ -29,7 +29,8 @@ def render(result: Mapping[str, Any], told: Sequence[Story] = ()) -> str:
     )
     environment.filters |= {"si": si, "in_bytes": in_bytes, "difference": difference, "change": _change, "p": _p, "number": _number}
     rows = [{**row, "shown": seed_values(result, row)} for row in result["rows"]]
-    return environment.get_template("report.html").render(result=result, rows=rows, figures=figures(result, told), sentences=sentences(result))
+    page = environment.get_template("report.html")
+    return page.render(result=result, rows=rows, decides=decides(result), figures=figures(result, told), sentences=sentences(result))
 
 
 def _change(value: float) -> str:

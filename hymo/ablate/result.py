@@ -39,6 +39,12 @@ def primary(arm: Arm) -> str:
     return arm.experiment.definition.primary if arm.experiment else "val/loss"
 
 
+def _shared_primary(plan: Plan) -> str | None:
+    """The metric that decides about every arm, if it is one and the same."""
+    found = {primary(arm) for arm in plan.arms}
+    return found.pop() if len(found) == 1 else None
+
+
 def judged(plan: Plan, outcomes: Outcomes, seeds: int | None = None) -> tuple[Judgement, list[str]]:
     """The judgement of the arms after `seeds` seeds (by default all), and the verdict that stands for each."""
     definitions = [arm.experiment.definition for arm in plan.arms if arm.experiment]
@@ -81,6 +87,7 @@ def summarise(
             }
             for experiment in plan.experiments
         ],
+        "primary": _shared_primary(plan),
         "rows": rows,
         "noise_floor": _noise(plan, outcomes),
         "best": _best(plan, outcomes),
@@ -109,11 +116,13 @@ def check_primary(plan: Plan, outcomes: Outcomes) -> None:
 
 def _row(plan: Plan, outcomes: Outcomes, arm: Arm, measured: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     base, cost = plan.baseline.cost, arm.cost
+    metric = primary(arm) if arm.experiment else _shared_primary(plan) or "val/loss"
+    own = values(plan, outcomes, arm, metric)
     speed, reference = measured.get(arm.label, {}), measured.get(plan.baseline.label, {})
     rate = speed["tokens_per_s"] / reference["tokens_per_s"] if "tokens_per_s" in speed and "tokens_per_s" in reference else None
     return {
         "arm": arm.label,
-        "primary": primary(arm),
+        "primary": metric,
         "changes": [str(one) for one in arm.changes],
         "notes": list(arm.notes),
         "active": cost.active,
@@ -126,7 +135,8 @@ def _row(plan: Plan, outcomes: Outcomes, arm: Arm, measured: Mapping[str, Mappin
         "speed_ratio": rate,
         "bytes_peak": speed.get("bytes_peak"),
         "processor": speed.get("processor"),
-        "values": _plain(values(plan, outcomes, arm, primary(arm))),
+        "values": _plain(own),
+        "differences": _plain(own - values(plan, outcomes, plan.baseline, metric)),
         "statuses": [outcomes[arm.label, seed].status if (arm.label, seed) in outcomes else "not run" for seed in plan.seeds],
         "curves": [_curve(outcomes, arm.label, seed) for seed in plan.seeds],
         "by_position": _by_position(outcomes, arm.label, plan.seeds),

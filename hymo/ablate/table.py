@@ -72,7 +72,7 @@ def result_table(result: Mapping[str, Any]) -> RenderableType:
     table.add_column("arm", no_wrap=True)
     for name in ("Δ active", "Δ FLOPs", "state", "speed", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"Δ loss [{result['interval'] * 100:.3g} % interval], seeds", no_wrap=True)
+    table.add_column(f"Δ {decides(result)} [{result['interval'] * 100:.3g} % interval], seeds", no_wrap=True)
     table.add_column("verdict")
     for row in result["rows"]:
         first = row is result["rows"][0]
@@ -97,14 +97,17 @@ def show_result(console: Console, result: Mapping[str, Any]) -> None:
 
 def seed_values(result: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """Every seed shown: the baseline's own values, an arm's differences from them; a status where there is no number."""
-    base = result["rows"][0]["values"]
-    shown = []
-    for value, reference, status in zip(row["values"], base, row["statuses"], strict=True):
-        if value is None or reference is None:
-            shown.append("✗" if status != "finished" else "—")
-        else:
-            shown.append(f"{value:.4f}" if row is result["rows"][0] else f"{value - reference:+.4f}")
-    return shown
+    baseline = row is result["rows"][0]
+    return [
+        ("✗" if status != "finished" else "—") if value is None else f"{value:.4f}" if baseline else f"{value:+.4f}"
+        for value, status in zip(row["values" if baseline else "differences"], row["statuses"], strict=True)
+    ]
+
+
+def decides(result: Mapping[str, Any]) -> str:
+    """The metric that the differences are of, in short."""
+    metric = result["primary"]
+    return "of each arm's own metric" if metric is None else "loss" if metric == "val/loss" else str(metric)
 
 
 def difference(row: Mapping[str, Any]) -> str:

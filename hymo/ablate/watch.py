@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -40,6 +41,7 @@ class Watch(AbstractContextManager["Watch"]):
     def __call__(self, specs: Mapping[str, RunSpec], session: str) -> Callable[[], None]:
         """Follow these runs; those that have an outcome already are old news."""
         told = {key for key in specs if self.store.resolved(key, session) is not None}
+        known, began = len(told), time.monotonic()
 
         def look() -> None:
             for key, spec in specs.items():
@@ -49,7 +51,9 @@ class Watch(AbstractContextManager["Watch"]):
                 if outcome is not None:
                     told.add(key)
                     self._end(key)
-                    self.say(f"[{len(told)}/{len(specs)}] {spec.name}: {ending(outcome)}")
+                    left = (time.monotonic() - began) / (len(told) - known) * (len(specs) - len(told))
+                    soon = f"; about {in_time(left)} left" if left else ""
+                    self.say(f"[{len(told)}/{len(specs)}] {spec.name}: {ending(outcome)}{soon}")
                 elif self.console.is_terminal:
                     self._advance(key, spec.name)
 

@@ -1,7 +1,8 @@
 """The `hymo` command itself: its families of commands, and what becomes of an error.
 
-A family is a module here that holds `app = typer.Typer()`; a new one is a file and its name in FAMILIES. A HymoError, or a full or forbidden disk,
-is the user's to mend: one line on stderr, exit code 2. Anything else is hymo's fault and shows its traceback. `--debug` anywhere shows it always.
+A family is a module here that holds `app = typer.Typer()`; a new one is a file and its name in FAMILIES. A word that no command takes, a HymoError,
+or a full or forbidden disk is the user's to mend: one line on stderr, exit code 2. Anything else is hymo's fault and shows its traceback. `--debug`
+anywhere shows it always.
 """
 
 import contextlib
@@ -11,11 +12,14 @@ import os
 import sys
 
 import typer
+from typer.exceptions import TyperException
 
 from hymo.errors import HymoError
 
 FAMILIES = ("run", "runs", "generate", "export", "plot", "ablate", "search", "compare", "eval", "model", "show", "data", "project")
-USERS_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+USERS_DISK = {  # full, forbidden, or another thing than the path says
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+}  # fmt: skip
 
 HELP = "Declare a hybrid language-model stack, train it, and decide by ablation."
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=HELP)
@@ -48,7 +52,16 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:
-        app(prog_name="hymo")
+        sys.exit(app(prog_name="hymo", standalone_mode=False))
+    except TyperException as error:
+        if debug:
+            raise
+        context = getattr(error, "ctx", None)
+        words = error.format_message().strip().rstrip(".")
+        if "\n" in words:  # a family without a command: its help
+            typer.echo(words, err=True)
+            sys.exit(2)
+        fail(f"{words}; `{context.command_path if context else 'hymo'} --help` says what can be given")
     except HymoError as error:
         if debug:
             raise

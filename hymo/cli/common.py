@@ -42,7 +42,18 @@ def load(words: list[str] | None, scale: str | None, allow_code: bool = False) -
     from hymo.recipe import load_recipe
 
     name, overrides = split_words(words)
-    return load_recipe(name, overrides, scale=scale, allow_code=allow_code)
+    recipe = load_recipe(name, overrides, scale=scale, allow_code=allow_code)
+    warn_of_scale(name, scale)
+    return recipe
+
+
+def warn_of_scale(name: str, scale: str | None) -> None:
+    """Say on stderr what an inherited scale makes of the recipe's own settings."""
+    from hymo.recipe import replaced
+
+    if changes := replaced(name, scale):
+        said = f"scale {scale}, which {name} inherits, replaces {', '.join(changes)}"
+        typer.echo(f"{said}; to keep your own, override it or give {name} that scale", err=True)
 
 
 def console() -> Console:

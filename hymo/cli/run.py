@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, print_json, split_words
+from hymo.cli.common import AllowCode, Json, Output, RunName, Scale, Words, print_json, split_words, warn_of_scale
 from hymo.environment import cores
 from hymo.errors import BudgetError, HymoError
 from hymo.files import write_whole
@@ -64,6 +64,8 @@ def run(
             start_processes(nproc, ["run", name, *overrides, "--scale", size], json, allow_code)
             return
         recipe = recipes[size]
+        if world.first:
+            warn_of_scale(name, size)
         folder = Path(world.share(str(Path(recipe.run.output) / f"{recipe.name}-{size}-{uuid.uuid4().hex[:8]}")))
         tags = {"hymo.recipe": recipe.name, "hymo.scale": size, "hymo.overrides": " ".join(overrides)}
         tags["mlflow.runName"] = label(folder.name, overrides)
@@ -93,8 +95,19 @@ def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: 
     if nproc > 1:
         start_processes(nproc, ["resume", str(folder)], json, allow_code)
     else:
-        tags = loads((folder / TAGS).read_text()) if (folder / TAGS).is_file() else None
-        go(recipe, folder, display.choose(json), json, resume=True, tags=tags)
+        go(recipe, folder, display.choose(json), json, resume=True, tags=known_tags(folder))
+
+
+def known_tags(folder: Path) -> dict[str, str]:
+    """What the command that began the run said of it. A damaged file costs labels, not the run."""
+    try:
+        tags = loads((folder / TAGS).read_text())
+        return {str(name): str(value) for name, value in tags.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError):
+        typer.echo(f"{folder / TAGS} is damaged: the run goes on, and MLflow does not learn its scale and overrides", err=True)
+        return {}
 
 
 def candidates(name: str, overrides: list[str], scale: str | None, allow_code: bool) -> dict[str, Recipe]:

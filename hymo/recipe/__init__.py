@@ -5,7 +5,7 @@ reading (YAML and places) -> merge (extends, scales, overrides) -> tree (fields)
 
 from hymo.recipe.dump import dump, to_dict
 from hymo.recipe.fingerprint import fingerprint
-from hymo.recipe.load import load_recipe, recipe_from_dict, scales, with_overrides
+from hymo.recipe.load import load_recipe, recipe_from_dict, replaced, scales, with_overrides
 from hymo.recipe.schema import json_schema
 from hymo.recipe.shipped import names as shipped_recipes
 from hymo.recipe.stack import ResolvedLayer, resolve_stack
@@ -19,6 +19,7 @@ __all__ = [
     "json_schema",
     "load_recipe",
     "recipe_from_dict",
+    "replaced",
     "resolve_stack",
     "scales",
     "shipped_recipes",

@@ -60,6 +60,9 @@ def explain(error: ValidationError, root: type[BaseModel], raw: Any, places: Pla
     place = prefix + loc
     if detail["type"] == "value_error" and (*place, "type") in places:
         place = (*place, "type")        # a block that is not registered
+    missing = [".".join(keys) for keys, found in findings if found["type"] == "missing" and keys[:-1] == loc[:-1]]
+    if detail["type"] == "missing" and len(missing) > 1:
+        return RecipeError(f"{', '.join(missing[:-1])} and {missing[-1]} must be given", nearest(places, place))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return RecipeError(_message(loc, detail, root, raw, prefix) + more, nearest(places, place))
 
@@ -82,7 +85,7 @@ def _message(loc: Keys, detail: Any, root: type[BaseModel], raw: Any, prefix: Ke
     if kind == "extra_forbidden":
         settings = settings_at(root, raw, loc[:-1])
         hint = did_you_mean(loc[-1], settings.model_fields if settings else ())
-        return f"{parent or 'a recipe'} must hold only known keys, but got {loc[-1]!r}{hint}"
+        return f"{parent or getattr(root, 'WHAT', 'the settings')} must hold only known keys, but got {loc[-1]!r}{hint}"
     if kind == "missing":
         settings = settings_at(root, raw, loc[:-1])
         described = settings.model_fields[loc[-1]].description if settings and loc[-1] in settings.model_fields else None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from hymo.errors import RecipeError, did_you_mean
 from hymo.recipe import rules, shipped
 from hymo.recipe.explain import OVERRIDE, explain, nearest, shorten
-from hymo.recipe.merge import Keys, merge, nest
+from hymo.recipe.merge import Keys, leaves, merge, nest
 from hymo.recipe.reading import Document, read_file, read_text
 from hymo.recipe.tree import NAME, Recipe
 from hymo.registry import discover
@@ -43,6 +43,24 @@ def scales(path_or_name: str | Path) -> list[str]:
     """Names of the recipe's scales, in the order of the file. `full`, the recipe as written, is not among them."""
     path = shipped.find(path_or_name)
     return list(_read(path, allowed=path.resolve().parent, seen=[]).value.get("scales") or {})
+
+
+def replaced(path_or_name: str | Path, scale: str | None) -> list[str]:
+    """What the recipe's own file sets and a scale that it inherits sets otherwise, as "model.pattern: 'MG*16' → 'MGGG*2'"."""
+    path = shipped.find(path_or_name)
+    document = _read(path, allowed=path.resolve().parent, seen=[])
+    known = document.value.pop("scales", None)
+    if scale in (None, FULL):
+        return []
+
+    def own(keys: Keys) -> bool:
+        return (nearest(document.places, keys) or "").startswith(f"{path}:")
+
+    before = {keys: value for keys, value in leaves(document.value) if own(keys)}
+    _lay_scale(document, known, scale)
+    after = dict(leaves(document.value))
+    changed = [keys for keys, value in before.items() if keys in after and after[keys] != value and not own(keys)]
+    return [f"{'.'.join(keys)}: {shorten(before[keys])} → {shorten(after[keys])}" for keys in changed]
 
 
 def recipe_from_dict(raw: Mapping[str, Any], allow_code: bool = False) -> Recipe:

@@ -9,7 +9,7 @@ Mappings merge key by key and everything else is replaced, with three rules that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 Keys = tuple[str, ...]      # the way to a setting, from the top of the recipe
@@ -51,3 +51,12 @@ def nest(keys: Keys, value: Any) -> Any:
     for key in reversed(keys):
         value = {key: value}
     return value
+
+
+def leaves(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Every setting in `value` that is no mapping, with the way to it from `keys` on."""
+    if not isinstance(value, Mapping):
+        yield keys, value
+        return
+    for key, inner in value.items():
+        yield from leaves(inner, (*keys, key))

@@ -187,7 +187,7 @@ class _Reader:
         try:
             return scalar(event.value)
         except ValueError as error:
-            raise RecipeError(f"{'.'.join(keys)}: {error}", self._place(event.start_mark)) from None
+            raise RecipeError(f"{'.'.join(keys)}: {error}" if keys else str(error), self._place(event.start_mark)) from None
 
     def _refuse_tricks(self, event: Event, keys: Keys) -> None:
         where = self._place(event.start_mark)

@@ -11,7 +11,7 @@ from hymo.errors import RecipeError
 from hymo.recipe.explain import Places, blame
 from hymo.recipe.merge import Keys
 from hymo.recipe.stack import ResolvedLayer, resolve_stack
-from hymo.recipe.tree import MAX_DIM, Recipe
+from hymo.recipe.tree import DEVICE, MAX_DIM, Recipe
 
 
 def check(recipe: Recipe, places: Places) -> None:
@@ -34,6 +34,13 @@ def _broken(recipe: Recipe) -> Iterator[tuple[Sequence[Keys], str]]:
     if train.seq_len > model.max_seq_len:
         keys = [("train", "seq_len"), ("model", "max_seq_len")]
         yield keys, f"train.seq_len must be at most model.max_seq_len={model.max_seq_len}, but got {train.seq_len=}"
+    if train.micro_batch != "auto" and train.micro_batch < 1:
+        yield [("train", "micro_batch")], f"train.micro_batch must be auto or at least 1, but got {train.micro_batch}"
+    if not re.fullmatch(DEVICE, train.device):
+        yield [("train", "device")], f"train.device must be auto, cpu, cuda or cuda:N, but got {train.device!r}"
+    if recipe.data.options and not recipe.data.source.startswith("synthetic:"):
+        keys = [("data", "options"), ("data", "source")]
+        yield keys, f"data.options are a synthetic task's and must be empty for data.source={recipe.data.source}, but got {recipe.data.options}"
     if train.tokens_per_step % train.seq_len:
         keys = [("train", "tokens_per_step"), ("train", "seq_len")]
         yield keys, f"train.tokens_per_step must be a multiple of {train.seq_len=}, but got {train.tokens_per_step=}"

@@ -27,6 +27,7 @@ Head = Annotated[BlockConfig, BlockField("head", default="mtp")]
 UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 MAX_DIM = 2**24         # no width, vocabulary or context is larger; a larger number is a slip of the hand
 MAX_TOKENS = 10**16
+DEVICE = "auto|cpu|cuda(:[0-9]{1,3})?"
 NAME = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}"       # of a recipe or a scale: it names folders, and must not lead out of one
 
 
@@ -152,7 +153,7 @@ class TrainConfig(Settings):
     dtype: Literal["auto", "bf16", "fp32"] = Field(
         default="auto", description="compute type; masters are fp32. auto: bf16 on a GPU that has it, else fp32"
     )
-    device: str = Field(default="auto", description="auto · cpu · cuda")
+    device: str = Field(default="auto", description="auto · cpu · cuda · cuda:N")
     threads: int | None = Field(default=None, gt=0, le=1024, description="CPU threads; by default torch's own choice")
     compile: bool | Literal["auto"] = Field(default="auto", description="torch.compile each layer; auto: on a GPU")
     checkpoint_activations: bool = Field(default=False, description="recompute each layer in the backward pass instead of keeping its activations")

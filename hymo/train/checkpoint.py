@@ -216,13 +216,18 @@ def latest(root: Path) -> Checkpoint | None:
     Raises CheckpointError when there are some and none is whole.
     """
     found = paths(root)
+    damaged: list[str] = []
     for path in reversed(found):
         try:
-            return open_checkpoint(path)
+            whole = open_checkpoint(path)
         except CheckpointError as error:
-            log.warning("the checkpoint %s is damaged and the one before it is used instead: %s", path.name, error)
+            damaged.append(str(error))
+            continue
+        for words in damaged:
+            log.warning("a checkpoint is damaged and one before it, %s, is used instead: %s", path.name, words)
+        return whole
     if found:
-        raise CheckpointError(f"one checkpoint at least must be whole, but all {len(found)} in {root} are damaged; start a new run")
+        raise CheckpointError(f"one checkpoint at least must be whole, but all {len(found)} in {root} are damaged ({damaged[0]}); start a new run")
     return None
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hymo.errors import BudgetError, HymoError
+from hymo.recipe.tree import DEVICE
 
 if TYPE_CHECKING:
     from hymo.model import HyMo
@@ -86,11 +87,13 @@ def first_host(nodes: str) -> str:
 def find_device(wanted: str, local_rank: int = 0) -> torch.device:
     """The device of `train.device`: auto is the GPU when there is one. Raises BudgetError when the one that was asked for is not there."""
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    if not re.fullmatch(DEVICE, kind):
+        raise BudgetError(f"a device must be auto, cpu, cuda or cuda:N, but got {wanted!r}")
     device = torch.device(kind)
     if device.type == "cpu":
         return device
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise BudgetError(f"train.device must be a device of this machine, but got {wanted!r} and torch finds no such device; use train.device=cpu")
+    if not torch.cuda.is_available():
+        raise BudgetError(f"a device must be one of this machine, but got {wanted!r} and torch finds no such device; use cpu")
     index = device.index if device.index is not None else local_rank
     if index >= torch.cuda.device_count():
         raise BudgetError(f"every process needs a GPU of its own, but got process {index} and {torch.cuda.device_count()} GPUs; start fewer")

@@ -8,12 +8,13 @@ from hymo.journal import Journal
 
 def row(arm, key, loss):
     return {
-        "arm": arm, "primary": "val/loss", "values": [loss], "curves": [[(1, 5.0), (2, loss)]], "by_position": [(1, 5.0), (2, loss)],
+        "arm": arm, "primary": "val/loss", "values": [loss], "differences": [loss - 3.0],
+        "curves": [[(1, 5.0), (2, loss)]], "by_position": [(1, 5.0), (2, loss)],
         "flops_per_token_train": 1e9, "state_bytes": 1024, "keys": [key, f"{key}1"],
     }  # fmt: skip
 
 
-RESULT = {"rows": [row("baseline", "aa", 3.0), row("new", "bb", 2.9), row("gone", "cc", 2.8)]}
+RESULT = {"primary": "val/loss", "rows": [row("baseline", "aa", 3.0), row("new", "bb", 2.9), row("gone", "cc", 2.8)]}
 
 
 def store_of(root):

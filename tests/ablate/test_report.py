@@ -13,7 +13,9 @@ def row(arm, values, **more):
     return {
         "arm": arm, "primary": "val/loss", "changes": ["G.mixer.rope: — → none  [layers 3]"], "notes": [], "active": 1_000_000, "stored": 2_000_000,
         "active_change": 0.0, "flops_per_token_train": 3e9, "flops_change": 0.05, "state_bytes": 2048, "tokens_per_s": 900.0, "speed_ratio": 0.9,
-        "bytes_peak": 2**30, "values": values, "statuses": ["finished" if value is not None else "diverged" for value in values],
+        "bytes_peak": 2**30, "values": values,
+        "differences": [value if value is None else value - base for value, base in zip(values, (3.0, 3.1), strict=True)],
+        "statuses": ["finished" if value is not None else "diverged" for value in values],
         "curves": [[(1, 5.0), (2, 4.0)] for _ in values], "by_position": [(1, 5.0), (2, 4.5)], **more,
     }  # fmt: skip
 
@@ -36,7 +38,7 @@ NOTHING = dict.fromkeys(DECIDED) | {"margin": 0.01, "delta_min": 0.01}
 @pytest.fixture
 def result():
     return {
-        "name": "question", "scale": "mini", "seeds": [0, 1], "looks": [], "alpha": 0.05, "interval": 0.95, "shares": [],
+        "name": "question", "primary": "val/loss", "scale": "mini", "seeds": [0, 1], "looks": [], "alpha": 0.05, "interval": 0.95, "shares": [],
         "experiments": [{"name": "question", "hypothesis": "Is <this> so?", "expectation": "Yes.", "primary": "val/loss", "delta_min": 0.01,
                          "margin": 0.01, "match": {"by": "none"}, "factor": ["order"]}],
         "rows": [

@@ -1,6 +1,7 @@
 """What an ablation says, from outcomes that are made up here."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from hymo.ablate.definition import load
 from hymo.ablate.plan import AGAIN, make_plan
 from hymo.ablate.result import summarise
 from hymo.ablate.store import Outcome, Status
-from hymo.ablate.table import sentences
+from hymo.ablate.table import seed_values, sentences
 from tests.ablate.conftest import EXPERIMENT, outcome_of
 from tests.ablate.test_plan import with_arms
 
@@ -59,6 +60,23 @@ def test_probes_are_secondary_and_corrected_together(plan_of):
     assert {one["metric"] for one in result["secondary"]} == {"probe/length/loss_2x"}
     assert found["wide"]["mean"] == pytest.approx(-0.19667, abs=1e-4)
     assert found["wide"]["p_holm"] == pytest.approx(2 * rows(result)["wide"]["p"])
+
+
+def test_differences_are_of_the_metric_that_decides(plan_of):
+    text = EXPERIMENT.replace("match: none", "match: none\nbetter: higher\nprimary: probe/task/accuracy")
+    scores = {"baseline": [0.25, 0.5], "swap": [0.5, 0.75], "wide": [0.25, 0.5]}
+    runs = {
+        arm: [replace(outcome_of(3.0 + seed), metrics={"val/loss": 3.0 + seed, "probe/task/accuracy": score}) for seed, score in enumerate(found)]
+        for arm, found in scores.items()
+    }
+    result = say(plan_of(text, seeds=2), runs)
+    found = rows(result)
+    assert result["primary"] == "probe/task/accuracy"
+    assert found["baseline"]["values"] == [0.25, 0.5]
+    assert found["swap"]["differences"] == [0.25, 0.25]
+    assert found["wide"]["differences"] == [0.0, 0.0]
+    assert seed_values(result, found["baseline"]) == ["0.2500", "0.5000"]
+    assert seed_values(result, found["swap"]) == ["+0.2500", "+0.2500"]
 
 
 def test_trouble_is_said_in_words(plan_of):

@@ -71,6 +71,11 @@ def test_json_is_one_object_a_line(hymo, small):
         (["run", "--scale", "tinny"], "did you mean 'tiny'"),
         (["run", "--scale", "tiny", "--within", "5m"], "--within chooses a scale, so --scale must be left out"),
         (["run", "--within", "soon"], "a time must be a positive number with s, m, h or d, such as 30m, but got 'soon'"),
+        (["run", "--scale", "tiny", "train.micro_batch=0"], "train.micro_batch must be auto or at least 1, but got 0"),
+        (["run", "--scale", "tiny", "train.device=tpu"], "train.device must be auto, cpu, cuda or cuda:N, but got 'tpu'"),
+        (["run", "--scale", "tiny", "data.options={a: 1}"], "data.options are a synthetic task's and must be empty for data.source=builtin"),
+        (["run", "--nproc", "0"], "'--nproc'"),
+        (["run", "--nothing"], "hymo: No such option: --nothing"),
         (["resume", "nothing"], "a run must be one that `hymo runs` lists, a run folder or an MLflow run id, but got 'nothing'"),
     ],
 )

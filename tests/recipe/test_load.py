@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from hymo.errors import PatternError, RecipeError, RegistryError
-from hymo.recipe import dump, load_recipe, recipe_from_dict, scales, to_dict, with_overrides
+from hymo.recipe import dump, load_recipe, recipe_from_dict, replaced, scales, shipped_recipes, to_dict, with_overrides
 
 
 def test_a_recipe_as_written(recipe_file):
@@ -328,3 +328,12 @@ def test_an_empty_file_is_named(tmp_path):
     empty.write_text("# nothing yet\n")
     with pytest.raises(RecipeError, match=r"empty\.yaml: a recipe must hold settings"):
         load_recipe(empty)
+
+
+def test_what_an_inherited_scale_replaces_is_known(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: v1_0\nname: mine\nmodel: {pattern: MG*16, softcap: 30}\nscales: {mini: {model.pattern: MG*4}}\n")
+    assert replaced(mine, "tiny") == ["model.pattern: 'MG*16' → 'MGGG*2'"]
+    assert replaced(mine, "mini") == []     # its own scale
+    assert replaced(mine, "full") == replaced(mine, None) == []
+    assert not any(replaced(name, scale) for name in shipped_recipes() for scale in scales(name))

@@ -78,14 +78,16 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path: Path, file: str, how:
         found = checkpoint.latest(tmp_path)
     assert found is not None
     assert found.step == 1
-    assert "step-0000000002 is damaged and the one before it is used" in caplog.text
+    assert "step-0000000001, is used instead: " in caplog.text
+    assert str(path.relative_to(tmp_path)).split("/")[0] in caplog.text
 
 
-def test_all_damaged_is_an_error_and_none_is_none(tmp_path: Path) -> None:
+def test_all_damaged_is_an_error_and_none_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert checkpoint.latest(tmp_path) is None
     (save(tmp_path, 1) / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"all 1 in .* are damaged"):
+    with pytest.raises(CheckpointError, match=r"all 1 in .* are damaged \(.*manifest\.json"):
         checkpoint.latest(tmp_path)
+    assert not caplog.text, "there is none that could be used instead"
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(tmp_path: Path) -> None:
