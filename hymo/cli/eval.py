@@ -116,6 +116,8 @@ def show(trained: Trained, found: Probed, where: str | None, json: bool) -> None
         summary = ", ".join(f"{name} {value:.4f}" for name, value in one.summary.items())
         out.print(f"\n{one.probe}: {summary}\n  {one.setting}", markup=False)
         out.print(table(one))
+        if one.beyond:
+            out.print(f"  * rows longer than the {trained.recipe.train.seq_len:,} tokens of training", markup=False)
     for name, reason in found.left_out.items():
         out.print(f"\n{name} is left out: {reason}", markup=False)
     if where:

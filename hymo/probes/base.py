@@ -44,6 +44,7 @@ class Finding:
     axes      one or two of (name, labels)
     cells     a value for each combination of labels, the first axis slowest
     setting   in one line, what was measured on what
+    beyond    labels of the last axis that stand for rows longer than those of training
     """
 
     probe: str
@@ -52,6 +53,7 @@ class Finding:
     axes: tuple[tuple[str, Sequence[str | int]], ...]
     cells: list[float]
     setting: str
+    beyond: tuple[str | int, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:

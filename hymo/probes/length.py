@@ -35,6 +35,7 @@ class LengthProbe(Probe):
             axes=(("length", [factor * subject.recipe.train.seq_len for factor in losses]),),
             cells=list(losses.values()),
             setting=f"loss of the held-out tokens in rows of {' '.join(f'{factor}x' for factor in losses)} the trained length",
+            beyond=tuple(factor * subject.recipe.train.seq_len for factor in losses if factor > 1),
         )
 
     def _loss(self, subject: Subject, factor: int) -> float:

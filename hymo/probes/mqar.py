@@ -65,11 +65,14 @@ class MqarProbe(Probe):
             tokens, targets = task.draw(rng, self.examples, length, pairs)
             hits, _ = subject.answers(torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets))
             found.append(hits.double().mean().item())
+        labels, values = [f"{length}x{pairs}" for length, pairs in cells], task.vocab_size - task.vocab_size // 2
         return Finding(
             probe=self.name,
             summary={"accuracy": sum(found) / len(found)},
             value="accuracy",
-            axes=(("", [f"{length}x{pairs}" for length, pairs in cells]),),
+            axes=(("", labels),),
             cells=found,
-            setting=f"share of values recalled, tokens x pairs, {self.examples} rows each of a vocabulary of {task.vocab_size:,}",
+            setting=f"share of values recalled, tokens x pairs, {self.examples} rows each of a vocabulary of {task.vocab_size:,}; "
+            f"guessing among its {values:,} values: {1 / values:.4f}",
+            beyond=tuple(label for label, (length, _) in zip(labels, cells, strict=True) if length > subject.recipe.train.seq_len),
         )

@@ -55,6 +55,7 @@ class NeedleProbe(Probe):
             axes=(("depth", self.depths), ("length", lengths)),
             cells=list(gains),
             setting=f"nats of a value that its needle saves, by depth (%) and row length (tokens); {self.rows} rows, keys of {self.key_tokens}",
+            beyond=tuple(length for length in lengths if length > subject.recipe.train.seq_len),
         )
 
     def _cell(self, subject: Subject, depth: int, length: int) -> tuple[float, float]:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def table(found: Finding) -> Table:
-    """The cells: the last axis across, the first one, if there are two, down."""
+    """The cells: the last axis across, the first one, if there are two, down. A star marks what lies beyond the trained length."""
     from rich.table import Table
 
     *down, (across, labels) = found.axes
     shown = Table(box=None, pad_edge=False, header_style="dim")
     shown.add_column(f"{down[0][0]} \\ {across}" if down else across or found.value, style="dim")
     for label in labels:
-        shown.add_column(str(label), justify="right")
+        shown.add_column(f"{label}*" if label in found.beyond else str(label), justify="right")
     width = len(labels)
     for i, label in enumerate(down[0][1] if down else [found.value if across else ""]):
         shown.add_row(str(label), *(f"{value:.4f}" for value in found.cells[i * width : (i + 1) * width]))
@@ -34,6 +34,7 @@ def plain(found: Finding) -> dict[str, Any]:
         "summary": found.summary,
         "axes": [{"name": name, "labels": list(labels)} for name, labels in found.axes],
         "cells": found.cells,
+        "beyond": list(found.beyond),
     }
 
 

@@ -33,6 +33,10 @@ def test_a_table_for_people(hymo, run):
     assert lines[0] == "v1_0-tiny-abc at step 6 of 6"
     assert lines[2].startswith("mqar: accuracy 0.")
     assert lines[4].split() == ["accuracy", "64x4", "64x16"]
+    assert "*" not in "".join(lines)
+    lines = hymo("eval", run.name, "--probe", "mqar", "mqar.examples=4", "mqar.cells=[[64, 4], [128, 4]]").out.splitlines()
+    assert lines[4].split() == ["accuracy", "64x4", "128x4*"]
+    assert lines[6] == "  * rows longer than the 64 tokens of training"
 
 
 def test_probes_of_the_recipe_are_made_at_the_end_and_recorded(hymo, tmp_path, store):

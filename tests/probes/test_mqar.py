@@ -46,6 +46,16 @@ def test_a_memory_of_one_pair_recalls_one(oracle, task_recipe):
     assert found.cells == [0.25, 1 / 16]
 
 
+def test_chance_is_told_and_what_is_longer_than_in_training(task_recipe, text_recipe):
+    """Values are the tokens of V/2 … V−1: 64 of 128, and 129 of 257."""
+    found = open_probe("mqar", {"examples": 4}).measure(Subject(build_hymo(task_recipe), task_recipe))
+    assert found.setting.endswith("of a vocabulary of 128; guessing among its 64 values: 0.0156")
+    assert found.beyond == ()
+    found = open_probe("mqar", {"examples": 4}).measure(Subject(build_hymo(text_recipe), text_recipe))
+    assert found.setting.endswith("guessing among its 129 values: 0.0078")
+    assert found.beyond == ("128x32", "256x64")
+
+
 def test_it_is_deterministic(task_recipe):
     subject = Subject(build_hymo(task_recipe), task_recipe)
     torch.manual_seed(0)

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -19,6 +20,13 @@ def drawn(found):
 def test_tables():
     assert drawn(GRID) == [["depth", "\\", "length", "32", "64", "128"], ["0", "1.0000", "2.0000", "3.0000"], ["50", "4.0000", "5.0000", "6.0000"]]
     assert drawn(LINE) == [["accuracy", "64x4", "64x8"], ["1.0000", "0.0000"]]
+
+
+def test_a_star_marks_what_is_longer_than_in_training():
+    marked = replace(LINE, beyond=("64x8",))
+    assert drawn(marked)[0] == ["accuracy", "64x4", "64x8*"]
+    assert plain(marked)["beyond"] == ["64x8"]
+    assert marked.metrics == LINE.metrics
 
 
 def test_plain_is_json():
