@@ -14,9 +14,9 @@ settings.register_profile("fuzz", max_examples=1000, deadline=None, suppress_hea
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if settings.get_current_profile_name() != "fuzz":
         return
-    told = {report.nodeid: report.__dict__.get("_hypothesis_stats", "") for reports in terminalreporter.stats.values() for report in reports
-            if isinstance(report, pytest.TestReport)}
-    cases = {nodeid: sum(map(int, re.findall(r"(\d+) passing examples", stats))) for nodeid, stats in told.items() if stats}
+    reports = [report for reports in terminalreporter.stats.values() for report in reports if isinstance(report, pytest.TestReport)]
+    told = {report.nodeid: report.__dict__["_hypothesis_stats"] for report in reports if "_hypothesis_stats" in report.__dict__}
+    cases = {nodeid: sum(map(int, re.findall(r"(\d+) passing examples", stats))) for nodeid, stats in told.items()}
     refused = sum(int(count) for stats in told.values() for count in re.findall(r"(\d+) invalid examples", stats))
     terminalreporter.section("fuzz")
     for nodeid, count in cases.items():
