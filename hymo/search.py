@@ -1,14 +1,4 @@
-"""`hymo search`: Optuna over any field of a recipe, and the only file that imports it.
-
-    # search/knobs.yaml
-    scale: proxy
-    trials: 40
-    sampler: tpe                                        # tpe, gp, cmaes or random
-    objectives: {val/loss: minimize}                    # several make a Pareto front: {val/loss: minimize, speed/tokens_per_s: maximize}
-    rungs: [0.25, 1]                                    # a trial may be pruned after a complete schedule of a quarter of the budget
-    space:
-      optimizer.normuon.lr: {low: 1e-3, high: 2e-2, log: true}
-      model.layers.M.ffn.top_k: {choices: [1, 2, 4]}
+"""`hymo search`: Optuna over any field of a recipe, and the only file that imports it. What a study file says is in hymo/study.py.
 
 Any number of processes, on any hosts that share the storage and the folder, work on one study at once. A trial is held by a lock on a file, which
 dies with its process: whoever comes next repeats it with the same values, and it counts once. A trial that diverges, or whose values make no
@@ -17,154 +7,27 @@ recipe, is recorded as failed and stops nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from filelock import FileLock, Timeout
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
-from pydantic import Field, ValidationError, field_validator, model_validator
 
-from hymo.errors import AblationError, HymoError, RecipeError, did_you_mean
+from hymo.errors import AblationError, HymoError
 from hymo.recipe import Recipe, dump, to_dict, with_overrides
-from hymo.recipe.explain import explain
-from hymo.recipe.reading import read_file
-from hymo.settings import Settings
+from hymo.study import OWN_STORAGE, Dimension, Study
 
 if TYPE_CHECKING:
     from hymo.train import StepInfo
 
-Scalar = bool | int | float | str
-OWN_STORAGE = ("sqlite", "journal")  # in the study's folder
-METRICS = ("val/loss", "val/bpb", "speed/tokens_per_s", "cost/active", "cost/flops_per_token_train", "cost/decode_bytes")  # of a trial
 KILLED, WHY = "killed", "why"  # user attributes of a failed trial: it is repeated, or it counts and says why
-
-
-class Dimension(Settings):
-    """One field that is searched: a range, or a list of values."""
-
-    low: int | float | None = Field(default=None, description="least value")
-    high: int | float | None = Field(default=None, description="greatest value")
-    log: bool = Field(default=False, description="drawn evenly in the logarithm")
-    step: int | float | None = Field(default=None, gt=0, description="distance between values")
-    choices: list[Scalar] | None = Field(default=None, min_length=2, description="values to choose from, instead of a range")
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Dimension:
-        ends = sum(end is not None for end in (self.low, self.high))
-        if ends != (0 if self.choices else 2):
-            raise ValueError("must have either low and high, or choices")
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise ValueError(f"low must be below high, but got low={self.low}, high={self.high}")
-        if self.log and (self.step is not None or self.low is None or self.low <= 0):
-            raise ValueError(f"a logarithmic range must begin above 0 and have no step, but got low={self.low}, step={self.step}")
-        if self.step is not None and self.low is not None and self.high is not None:
-            if isinstance(self.low, int) and isinstance(self.high, int) and not isinstance(self.step, int):
-                raise ValueError(f"the step of whole numbers must be whole, but got step={self.step}")
-            if self.step > self.high - self.low:
-                raise ValueError(f"a step must fit between low and high, but got low={self.low}, high={self.high}, step={self.step}")
-        return self
-
-    @property
-    def distribution(self) -> BaseDistribution:
-        """Optuna's word for it. Whole numbers at both ends make whole numbers."""
-        if self.choices is not None:
-            return CategoricalDistribution(self.choices)
-        assert self.low is not None
-        assert self.high is not None
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return IntDistribution(self.low, self.high, log=self.log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
-
-
-class StudyConfig(Settings):
-    """The fields of a study's file."""
-
-    WHAT = "a study"
-
-    scale: str = Field(description="scale of the recipe that every trial trains at")
-    trials: int = Field(gt=0, description="trials in all, over all processes and resumptions")
-    space: dict[str, Dimension] = Field(min_length=1, description="dotted recipe fields and what they may be")
-    objectives: dict[str, Literal["minimize", "maximize"]] = Field(
-        default={"val/loss": "minimize"}, min_length=1, description="metrics of a finished run, and which way is better"
-    )
-    sampler: Literal["tpe", "gp", "cmaes", "random"] = Field(default="tpe", description="how the next values are chosen")
-    rungs: list[float] = Field(
-        default=[1.0], min_length=1, description="shares of the budget, each a complete schedule; a trial may be pruned between them"
-    )
-    seed: int = Field(default=0, ge=0, description="seed of the sampler")
-    storage: str = Field(default="sqlite", description="sqlite · journal · an address that SQLAlchemy knows, for hosts without a shared folder")
-
-    @field_validator("rungs")
-    @classmethod
-    def _rising_to_one(cls, rungs: list[float]) -> list[float]:
-        if rungs != sorted(set(rungs)) or rungs[0] <= 0 or rungs[-1] != 1:
-            raise ValueError(f"must rise to 1, but got {rungs}; for example [0.25, 1]")
-        return rungs
-
-    @field_validator("objectives")
-    @classmethod
-    def _known(cls, objectives: dict[str, str]) -> dict[str, str]:
-        unknown = next((name for name in objectives if name not in METRICS), None)
-        if unknown is not None:
-            raise ValueError(f"must be among {', '.join(METRICS)}, but got {unknown!r}{did_you_mean(unknown, METRICS)}")
-        return objectives
-
-    @model_validator(mode="after")
-    def _prunes_one_objective(self) -> StudyConfig:
-        if len(self.rungs) > 1 and len(self.objectives) > 1:
-            raise ValueError(f"pruning needs one objective, but got {', '.join(self.objectives)}; set rungs: [1]")
-        if self.sampler == "cmaes" and (len(self.objectives) > 1 or any(one.choices for one in self.space.values())):
-            raise ValueError("cmaes takes one objective and ranges only; use sampler: tpe")
-        return self
-
-
-@dataclass(frozen=True)
-class Study:
-    """A study file, the recipe it searches, and the folder that belongs to it."""
-
-    name: str
-    config: StudyConfig
-    recipe: Recipe
-    folder: Path
-
-    @property
-    def identity(self) -> str:
-        """Digest of what must stay for trials to be comparable; the number of trials may change."""
-        fixed = self.config.model_dump(mode="json", exclude={"trials"})
-        recipe = {key: value for key, value in to_dict(self.recipe).items() if key not in ("name", "run")}
-        return hashlib.sha256(json.dumps([fixed, recipe], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def load_study(path: Path, recipe_at: Callable[[str], Recipe], output: Path, trials: int | None = None) -> Study:
-    """The study in a file, over the recipe that `recipe_at(scale)` gives. `trials` replaces the file's number."""
-    document = read_file(path)
-    raw = document.value if isinstance(document.value, dict) else {}
-    if trials is not None:
-        raw = {**raw, "trials": trials}
-    try:
-        config = StudyConfig.model_validate(raw)
-    except ValidationError as error:
-        raise AblationError(str(explain(error, StudyConfig, raw, document.places))) from None
-    study = Study(path.stem, config, recipe_at(config.scale), output / path.stem)
-    for field, dimension in config.space.items():
-        try:
-            with_overrides(to_dict(study.recipe), [f"{field}={json.dumps(value)}" for value in _corner(dimension)])
-        except RecipeError as error:
-            raise AblationError(f"{document.places.get(('space', field), path)}: {error}") from None
-    return study
-
-
-def _corner(dimension: Dimension) -> list[Scalar]:
-    """One value that the dimension may take."""
-    return dimension.choices[:1] if dimension.choices else [dimension.low if dimension.low is not None else 0]
 
 
 def search(study: Study, say: Callable[[str], None], should_stop: Callable[[], bool] = lambda: False) -> optuna.Study:
@@ -256,6 +119,18 @@ def _sampler(study: Study, number: int) -> optuna.samplers.BaseSampler:
             return samplers.RandomSampler(seed=seed)
 
 
+def distribution(dimension: Dimension) -> BaseDistribution:
+    """Optuna's word for a dimension. Whole numbers at both ends make whole numbers."""
+    one = dimension
+    if one.choices is not None:
+        return CategoricalDistribution(one.choices)
+    assert one.low is not None
+    assert one.high is not None
+    if isinstance(one.low, int) and isinstance(one.high, int):
+        return IntDistribution(one.low, one.high, log=one.log, step=int(one.step or 1))
+    return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
+
+
 def counted(opened: optuna.Study) -> int:
     """Trials that count: ended, and not killed."""
     return sum(trial.state.is_finished() and KILLED not in trial.user_attrs for trial in opened.get_trials(deepcopy=False))
@@ -285,7 +160,7 @@ def ask(opened: optuna.Study, study: Study) -> Held | None:
     if counted(opened) + running >= study.config.trials:
         return None
     opened.sampler = _sampler(study, len(opened.get_trials(deepcopy=False)))
-    trial = opened.ask({field: dimension.distribution for field, dimension in study.config.space.items()})
+    trial = opened.ask({field: distribution(dimension) for field, dimension in study.config.space.items()})
     folder = trial_folder(study, trial.number)
     folder.mkdir(parents=True, exist_ok=True)
     claim = FileLock(folder / "claim", timeout=0)

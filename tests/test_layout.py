@@ -30,6 +30,7 @@ RANKS = [
     {"activations", "cost"},
     {"train", "evaluate"},
     {"facts", "tracking", "runs", "sizing", "display", "trained", "generate", "export", "figures", "probes"},
+    {"study"},
     {"ablate", "search"},
     {"cli"},
     {"__init__", "__main__"},

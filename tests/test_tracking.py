@@ -8,6 +8,7 @@ import pytest
 
 from hymo import tracking
 from hymo.errors import HymoError
+from hymo.journal import KEYS
 from hymo.tracking import MlflowTracker, Shipper, batches, client, sync
 
 
@@ -176,7 +177,8 @@ def test_a_child_stands_below_its_parent_even_when_it_is_sent_first(store, tmp_p
 def test_batches_keep_order_and_stay_below_the_servers_limit(tmp_path):
     journal = tmp_path / "journal.jsonl"
     metric = {"event": "metrics", "time": 0, "step": 1, "values": dict.fromkeys("abcdefg", 0.0)}
-    events = [{"event": "start"}, *[metric] * 300, {"event": "artifact"}, metric, {"event": "finish"}]
+    start, artifact, finish = ({"event": kind, **dict.fromkeys(KEYS[kind])} for kind in ("start", "artifact", "finish"))
+    events = [start, *[metric] * 300, artifact, metric, finish]
     journal.write_text("".join(json.dumps(event) + "\n" for event in events))
     sent = list(batches(journal, 0))
     assert [event for group, _ in sent for event in group] == events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,5 +66,13 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """One JSON object on stdout. JSON has no NaN: a number that is not finite is null."""
+    typer.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

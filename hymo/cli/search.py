@@ -36,8 +36,9 @@ def search(
 ) -> None:
     """Search any setting with Optuna. Any number of processes may work on a study until it has its trials. `hymo search best` writes a recipe."""
     from hymo.recipe import dump, load_recipe
-    from hymo.search import best_trial, load_study, open_study, trial_recipe
+    from hymo.search import best_trial, open_study, trial_recipe
     from hymo.search import search as work_on
+    from hymo.study import load_study
 
     base = output / study.stem / "recipe.yaml"
     writes = words is not None and words[:1] == ["best"]

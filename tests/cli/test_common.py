@@ -1,6 +1,8 @@
+import json
+
 import pytest
 
-from hymo.cli.common import split_words
+from hymo.cli.common import print_json, split_words
 from hymo.errors import HymoError
 
 
@@ -27,3 +29,8 @@ def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path, monkeypatch):
 def test_two_recipes_are_refused():
     with pytest.raises(HymoError, match="one recipe is taken, but got 'v1_0' and 'depth'"):
         split_words(["v1_0", "depth"])
+
+
+def test_json_has_null_for_what_is_not_finite(capsys):
+    print_json({"result": {"val/loss": [1.5, float("nan")]}, "bpb": float("-inf"), "runs": ("a", 2)})
+    assert json.loads(capsys.readouterr().out) == {"result": {"val/loss": [1.5, None]}, "bpb": None, "runs": ["a", 2]}

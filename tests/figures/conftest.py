@@ -9,7 +9,7 @@ def run(tmp_path):
     """A run of 40 steps and two validations, with two layers of experts and two of heads, in a folder of its own."""
     folder = tmp_path / "runs" / "hy"
     journal = Journal(folder)
-    journal.append("start", uid="0", tracking="none", name="hy")
+    journal.append("start", uid="0", tracking="none", experiment="e", name="hy", parent=None, params={}, tags={}, dataset=None)
     for step in range(1, 41):
         journal.metrics(step, {"loss/main": 5.0 - step / 20, "grad_norm": 10.0 / step})
         if step % 20 == 0:
