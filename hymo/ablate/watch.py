@@ -52,7 +52,7 @@ class Watch(AbstractContextManager["Watch"]):
                     told.add(key)
                     self._end(key)
                     left = (time.monotonic() - began) / (len(told) - known) * (len(specs) - len(told))
-                    soon = f"; about {in_time(left)} left" if left else ""
+                    soon = f"; about {in_time(left)} left" if left >= 1 else ""
                     self.say(f"[{len(told)}/{len(specs)}] {spec.name}: {ending(outcome)}{soon}")
                 elif self.console.is_terminal:
                     self._advance(key, spec.name)

@@ -51,7 +51,7 @@ def test_a_run_that_has_not_ended_is_used_and_said(hymo, tmp_path):
         (["--prompt", "a", "--temperature", "-1"], "temperature must be a number >= 0, but got -1.0"),
         (["--prompt", "a", "--top-p", "0"], "top_p must be above 0"),
         (["--prompt", "a", "--stop", ""], "a stop string must hold something"),
-        (["--prompt", "a", "--device", "cuda:99"], "train.device must be a device of this machine"),
+        (["--prompt", "a", "--device", "cuda:99"], "a device must be one of this machine"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(hymo, run, words, message):

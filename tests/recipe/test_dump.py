@@ -29,7 +29,7 @@ def test_reading_what_was_dumped_is_the_identity(recipe_file, name, lr, seed):
     raw["run"]["experiment"] = raw["run"]["output"] = name
     raw["optimizer"]["adamw"]["lr"] = lr
     raw["run"]["seed"] = seed
-    raw["data"]["options"] = {"a": [name, {"b": lr}], "c": None, "d": True}
+    raw["data"] |= {"source": "synthetic:mqar", "options": {"a": [name, {"b": lr}], "c": None, "d": True}}
     recipe = recipe_from_dict(raw)
     assert read_text(dump(recipe), "dumped").value == to_dict(recipe)
 
