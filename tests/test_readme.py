@@ -105,3 +105,11 @@ def app_commands() -> list[str]:
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
 def test_what_it_links_to_is_there(path):
     assert (ROOT / path).exists()
+
+
+def test_what_the_pages_make_can_be_made():
+    makefile = (ROOT / "Makefile").read_text()
+    pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+    targets = {target for page in pages for target in re.findall(r"`?make ([a-z]+)\b`?", page) if f"`make {target}`" in page}
+    assert {"faults", "fuzz", "soak", "test"} <= targets
+    assert all(f"\n{target}: " in makefile for target in targets)

@@ -115,7 +115,7 @@ def main(minutes: float) -> int:
                 print("{:8.1f} {:6d} {:10.1f} {:8d} {:8d} {:9d} {:9d}".format(*astuple(row)), flush=True)
             rows.append(row)
     grown = growth(rows)
-    print(f"second half against second quarter: {', '.join(f'{name} {value:+.1f}' for name, value in grown.items())}")
+    print(f"{rows[-1].runs} runs; second half against second quarter: {', '.join(f'{name} {value:+.1f}' for name, value in grown.items())}")
     print("flat" if is_flat(grown) else "NOT flat")
     return 0 if is_flat(grown) else 1
 
