@@ -61,7 +61,7 @@ def run(
         check_processes(nproc, world)
         size = world.share(pick_scale(name, recipes, seconds, world, nproc, shown.say) if world.first else "")
         if nproc > 1:
-            start_processes(nproc, ["run", name, *overrides, "--scale", size], json, allow_code)
+            start_processes(nproc, recipes[size], ["run", name, *overrides, "--scale", size], json, allow_code)
             return
         recipe = recipes[size]
         if world.first:
@@ -93,7 +93,7 @@ def resume(run: RunName, output: Output = Path("runs"), nproc: Nproc = 1, json: 
     folder = folder_of(run, output)
     recipe = load_recipe(folder / RECIPE, allow_code=allow_code)
     if nproc > 1:
-        start_processes(nproc, ["resume", str(folder)], json, allow_code)
+        start_processes(nproc, recipe, ["resume", str(folder)], json, allow_code)
     else:
         go(recipe, folder, display.choose(json), json, resume=True, tags=known_tags(folder))
 
@@ -229,8 +229,11 @@ def check_processes(nproc: int, world: World) -> None:
         raise BudgetError(f"every process needs a GPU of its own, but got {nproc=} and {torch.cuda.device_count()} GPUs; start fewer")
 
 
-def start_processes(nproc: int, command: list[str], json: bool, allow_code: bool) -> None:
-    """The same command in `nproc` processes of this machine, through torchrun."""
+def start_processes(nproc: int, recipe: Recipe, command: list[str], json: bool, allow_code: bool) -> None:
+    """The same command in `nproc` processes of this machine, through torchrun. Raises RecipeError, once, for what each of them would refuse."""
+    from hymo.train.micro_batch import rows_per_rank
+
+    rows_per_rank(recipe, nproc)
     options = [*(["--json"] if json else []), *(["--allow-code"] if allow_code else [])]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
     environment = {"OMP_NUM_THREADS": str(max(1, cores() // nproc)), **os.environ}

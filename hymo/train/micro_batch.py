@@ -21,20 +21,20 @@ ROOM = 0.9      # share of the free memory that an estimate may fill
 log = logging.getLogger("hymo")
 
 
-def rows_per_rank(recipe: Recipe, world: World) -> int:
+def rows_per_rank(recipe: Recipe, devices: int) -> int:
     """Rows of an optimizer step that each device takes. Raises RecipeError when they do not come out whole."""
-    rows, rest = divmod(rows_per_step(recipe.train), world.size)
+    rows, rest = divmod(rows_per_step(recipe.train), devices)
     if rest:
         raise RecipeError(
             f"the rows of a step (train.tokens_per_step / train.seq_len) must spread evenly over the devices, "
-            f"but got {rows_per_step(recipe.train)} rows for {world.size} devices; change train.tokens_per_step"
+            f"but got {rows_per_step(recipe.train)} rows for {devices} devices; change train.tokens_per_step"
         )
     return rows
 
 
 def candidates(recipe: Recipe, world: World) -> list[int]:
     """Sizes to consider, the largest first: what the recipe says, or every divisor of a rank's rows."""
-    rows = rows_per_rank(recipe, world)
+    rows = rows_per_rank(recipe, world.size)
     wanted = recipe.train.micro_batch
     if wanted == "auto":
         return [size for size in range(rows, 0, -1) if rows % size == 0]

@@ -74,7 +74,7 @@ class Session:
     def facts(self) -> dict[str, Fact]:
         """What was decided here, for the log."""
         device = self.world.device
-        rows = micro_batch.rows_per_rank(self.recipe, self.world)
+        rows = micro_batch.rows_per_rank(self.recipe, self.world.size)
         return {
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "world": self.world.size,

@@ -75,6 +75,7 @@ def test_json_is_one_object_a_line(hymo, small):
         (["run", "--scale", "tiny", "train.device=tpu"], "train.device must be auto, cpu, cuda or cuda:N, but got 'tpu'"),
         (["run", "--scale", "tiny", "data.options={a: 1}"], "data.options are a synthetic task's and must be empty for data.source=builtin"),
         (["run", "--nproc", "0"], "'--nproc'"),
+        (["run", "--scale", "tiny", "--nproc", "3"], "must spread evenly over the devices, but got 4 rows for 3 devices"),
         (["run", "--nothing"], "hymo: No such option: --nothing"),
         (["resume", "nothing"], "a run must be one that `hymo runs` lists, a run folder or an MLflow run id, but got 'nothing'"),
     ],
