@@ -206,7 +206,6 @@ def experiment_id(server: MlflowClient, tracking: str, name: str) -> str:
         made = str(server.create_experiment(name, artifact_location))
         view = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "columnWidths": COLUMNS}
         server.set_experiment_tag(made, f"mlflow.sharedViewState.{VIEW}", json.dumps(view))
-        server.set_experiment_tag(made, "mlflow.experimentKind", "custom_model_development")  # or the pages offer chats and prompts first
         return made
     except MlflowException:  # another process made it in the meantime
         found = server.get_experiment_by_name(name)
