@@ -2,12 +2,13 @@
 
 import functools
 import math
+import re
 
 import pytest
 import torch
 
 from hymo.ablate import price
-from hymo.ablate.definition import load, shipped
+from hymo.ablate.definition import folder, load, shipped
 from hymo.ablate.plan import make_plan
 from hymo.recipe import fingerprint
 from hymo.train import train
@@ -61,3 +62,16 @@ def test_a_shipped_experiment_resolves_prices_and_runs(name, run_once):
 def test_a_shipped_experiment_resolves_where_ci_cannot_run_it(name, scale):
     arms = make_plan([load(name)], scale=scale, seeds=2).arms
     assert all(arm.changes for arm in arms)
+
+
+def test_an_experiments_page_names_only_arms_and_commands_that_are():
+    for page in folder().glob("*/README.md"):
+        text, definition = page.read_text(), load(page.parent.name).definition
+        told = set(re.findall(r"^\| (\w+) \|", text, flags=re.MULTILINE)) - {"arm"}
+        assert told
+        assert told <= set(definition.arms), page
+        for words in re.findall(r"^    hymo ablate (.*)$", text, flags=re.MULTILINE):
+            name, *options = words.split()
+            assert name == page.parent.name
+            arms = options[options.index("--arms") + 1].split(",") if "--arms" in options else ()
+            make_plan([load(name)], scale=options[options.index("--scale") + 1], seeds=2, only=arms, overrides=[w for w in options if "=" in w])
