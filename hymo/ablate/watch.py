@@ -51,13 +51,19 @@ class Watch(AbstractContextManager["Watch"]):
                 if outcome is not None:
                     told.add(key)
                     self._end(key)
-                    left = (time.monotonic() - began) / (len(told) - known) * (len(specs) - len(told))
+                    done = len(told) - known + sum(self._share(other) for other in specs if other not in told)
+                    left = (time.monotonic() - began) / done * (len(specs) - known - done)
                     soon = f"; about {in_time(left)} left" if left >= 1 else ""
                     self.say(f"[{len(told)}/{len(specs)}] {spec.name}: {ending(outcome)}{soon}")
                 elif self.console.is_terminal:
                     self._advance(key, spec.name)
 
         return look
+
+    def _share(self, key: str) -> float:
+        """How much of a run that is under way is done."""
+        state = read_json(self.store.run(key) / "progress.json")
+        return state["step"] / state["steps"] if state else 0.0
 
     def _advance(self, key: str, name: str) -> None:
         state = read_json(self.store.run(key) / "progress.json")

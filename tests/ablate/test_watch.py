@@ -35,6 +35,18 @@ def test_what_is_left_is_told_by_the_pace_so_far(tmp_path, monkeypatch):
     assert out.getvalue() == "[1/3] arm a: val loss 2.5000 in 1 min 1 s; about 3 min left\n"       # two more at 90 s each
 
 
+def test_what_is_left_counts_the_runs_under_way(tmp_path, monkeypatch):
+    now = iter([100.0, 190.0])
+    monkeypatch.setattr("hymo.ablate.watch.time.monotonic", lambda: next(now))
+    store, out = Store(tmp_path), io.StringIO()
+    write_json(store.run("b") / "progress.json", {"step": 5, "steps": 10, "loss": 2.0})
+    with Watch(Console(file=out, width=120), store) as watch:
+        look = watch({key: spec(key) for key in ("a", "b", "c")}, "session")
+        store.write_outcome("a", Outcome(Status.FINISHED, {"val/loss": 2.5}, seconds=61.0))
+        look()
+    assert "; about 1 min 30 s left" in out.getvalue()       # 1.5 of 3 in 90 s
+
+
 def test_a_terminal_shows_how_far_runs_are(tmp_path):
     store, out = Store(tmp_path), io.StringIO()
     write_json(store.run("a") / "progress.json", {"step": 3, "steps": 10, "loss": 2.0})
