@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hymo.errors import NotOffered
 from hymo.settings import Settings
 
 if TYPE_CHECKING:
@@ -215,11 +216,11 @@ class Block(nn.Module):
         """Forward FLOPs per token spent outside `nn.Linear`-shaped products, averaged over a sequence of `context` tokens (causal work
         counted as done: half of a square). Linear products are counted from the parameters; see hymo/cost.py. Norms, activations and
         rotations count nowhere."""
-        raise NotImplementedError(f"{type(self).__name__} must state mixing_flops")
+        raise NotOffered(f"a block must state its mixing_flops, but {type(self).__name__} does not; hymo/block.py says what counts")
 
     def state_elems(self, context: int) -> int:
         """Numbers kept per sequence while decoding at `context` tokens (a KV cache grows with it, a recurrent state does not)."""
-        raise NotImplementedError(f"{type(self).__name__} must state state_elems")
+        raise NotOffered(f"a block must state its state_elems, but {type(self).__name__} does not; 0 if it keeps nothing while decoding")
 
     def active_fraction(self, parameter: str) -> float:
         """Share of the parameter of this name that one token uses; 1 unless experts are routed (2 of 16 selected: 0.125)."""
@@ -257,11 +258,11 @@ class Block(nn.Module):
     # -- decoding (mixers) --------------------------------------------------------------------------------------------------------
     def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> Any:
         """State before the first token, for step(): tensors, or a tuple, list or dict of them, `state_elems(0)` numbers a sequence in all."""
-        raise NotImplementedError(f"{type(self).__name__} cannot decode")
+        raise NotOffered(f"a mixer must have initial_state and step to decode, but {type(self).__name__} has not")
 
     def step(self, x_BTD: Tensor, state: Any, ctx: Context) -> tuple[Tensor, Any]:
         """Advance by T >= 1 tokens (1 while sampling, more while reading a prompt): equals `forward` on the whole, cut anywhere."""
-        raise NotImplementedError(f"{type(self).__name__} cannot decode")
+        raise NotOffered(f"a mixer must have initial_state and step to decode, but {type(self).__name__} has not")
 
     def reserve(self, state: Any, tokens: int) -> Any | None:
         """The state with room for `tokens` more. From then on step() takes one token at a time, puts what it keeps of it at `ctx.slot` of the state
@@ -278,7 +279,7 @@ class Block(nn.Module):
     @property
     def loss_weights(self) -> tuple[float, ...]:
         """Weight of each prediction head in the training loss, the nearest first."""
-        raise NotImplementedError(f"{type(self).__name__} predicts nothing")
+        raise NotOffered(f"a head must state its loss_weights, but {type(self).__name__} does not")
 
     # -- residual -----------------------------------------------------------------------------------------------------------------
     @property

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from hymo.block import Block
+from hymo.errors import NotOffered
 from hymo.init import enclosing
 from hymo.model import HyMo, build_hymo
 from hymo.ops.grouped_linear import GroupedLinear
@@ -201,7 +202,7 @@ def _state_bytes(mixer: Block, dtype: torch.dtype) -> int:
     """Bytes of a state before its first token: each part is of the type that the mixer gives it. In fp32 when the mixer does not decode."""
     try:
         state = mixer.initial_state(1, "meta", dtype)
-    except NotImplementedError:
+    except NotOffered:
         return _FP32 * mixer.state_elems(0)
     return sum(part.nbytes for part in tree_leaves(state) if isinstance(part, torch.Tensor))
 

@@ -6,13 +6,14 @@ Called from the training thread once a step. The panel draws in a thread of its 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from hymo.units import in_time, si
 
@@ -77,9 +78,13 @@ def validation(values: Mapping[str, float]) -> str:
     return f"val loss {values['val/loss']:.4f}" + (f" ({values['val/bpb']:.3f} bits per byte)" if "val/bpb" in values else "")
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN: a metric that is not finite is null."""
-    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
+def finite(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite is null, however deep it stands."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def put(words: str, stream: IO[str]) -> None:

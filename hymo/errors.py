@@ -31,6 +31,10 @@ class RegistryError(HymoError):
     """A block that is not registered, or registered twice."""
 
 
+class NotOffered(HymoError, NotImplementedError):
+    """A block is asked for what its class does not offer: to be counted, to decode, to predict."""
+
+
 class KernelUnavailable(HymoError):
     """A kernel was asked for by name and cannot run here."""
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from hymo import Context
+from hymo import Block, Context
+from hymo.errors import HymoError
 
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1, 2], [-1, -1, -1, 0, 0, 0]])
 
@@ -41,3 +42,22 @@ def test_once_makes_a_value_once():
     for _ in range(3):
         assert ctx.once("key", lambda: made.append(1) or "value") == "value"
     assert made == [1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda block: block.mixing_flops(8), "a block must state its mixing_flops, but Bare does not"),
+        (lambda block: block.state_elems(8), "a block must state its state_elems, but Bare does not"),
+        (lambda block: block.initial_state(1, "cpu", torch.float32), "a mixer must have initial_state and step to decode, but Bare has not"),
+        (lambda block: block.step(torch.zeros(1, 1, 4), None, None), "a mixer must have initial_state and step to decode, but Bare has not"),
+        (lambda block: block.loss_weights, "a head must state its loss_weights, but Bare does not"),
+    ],
+)
+def test_what_a_block_does_not_offer_is_the_users_to_mend(asked, message):
+    class Bare(Block):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+
+    with pytest.raises(HymoError, match=message):
+        asked(Bare())

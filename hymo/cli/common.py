@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,12 +66,6 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout. JSON has no NaN: a number that is not finite is null."""
-    typer.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+    from hymo.display import finite
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    typer.echo(json.dumps(finite(value), ensure_ascii=False, allow_nan=False))

@@ -25,13 +25,12 @@ Tracking = Annotated[str, typer.Option("--tracking", metavar="URI", help="MLflow
 @app.command()
 def runs(output: Output = Path("runs"), json: Json = False) -> None:
     """List the runs of this folder."""
-    from hymo.display import finite
     from hymo.runs import list_runs
 
     found = list_runs(output)
     if json:
         for run in found:
-            print_json({**asdict(run), "folder": str(run.folder), "name": run.name, "metrics": finite(run.metrics)})
+            print_json({**asdict(run), "folder": str(run.folder), "name": run.name, "metrics": run.metrics})
         return
     if not found:
         typer.echo(f"no runs in {output}/ yet; `hymo run` makes one")

@@ -44,6 +44,13 @@ def test_a_full_disk_behind_the_output_leaves_the_exit_code_2(words, full):
     assert "Traceback" not in (done.stderr or "")
 
 
+def test_a_command_leaves_without_a_word(small, tmp_path):
+    """Whole processes: what a library says as it is torn down is seen by nobody inside."""
+    for words in (["run", *small, "run.tracking=none"], ["count-params"]):
+        done = subprocess.run([sys.executable, "-m", "hymo", *words], capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert "leaked" not in done.stdout + done.stderr
+
+
 def test_debug_shows_the_traceback_wherever_it_stands(hymo, monkeypatch):
     from hymo.errors import RecipeError
 
