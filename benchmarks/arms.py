@@ -44,8 +44,8 @@ def warm_up(experiment: str, scale: str, overrides: list[str]) -> None:
     """One short run of the baseline, so that neither side trains the tokenizer, compiles kernels or reads files for the first time."""
     base = str(load(experiment).base)
     with tempfile.TemporaryDirectory() as store:
-        command = [sys.executable, "-m", "hymo", "run", base, *overrides, "--scale", scale, "train.steps=2", "run.tracking=none", f"run.output={store}"]
-        subprocess.run(command, capture_output=True, check=True)
+        settings = [*overrides, "--scale", scale, "train.steps=2", "run.tracking=none", f"run.output={store}"]
+        subprocess.run([sys.executable, "-m", "hymo", "run", base, *settings], capture_output=True, check=True)
 
 
 def main() -> None:

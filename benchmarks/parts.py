@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 SWIGLU = (2304, 4608)       # hidden widths of v1.0's shared expert and prediction heads
+OVERHEAD = {    # CUPTI's kinds, as the profiler names them
+    "Driver Compiler", "Buffer Flush", "Instrumentation", "Resource", "Runtime Triggered Module Loading", "Lazy Function Loading",
+    "Command Buffer Full", "Activity Buffer Request", "UVM Activity Init",
+}
 MARKS = {"gated_recurrence": "GDN", "grouped_mm": "MLA + MoE", "flex": "MLA + MoE"}
 
 
@@ -24,8 +28,7 @@ def table(prof: Any, tokens: int) -> str:
     for event in events:
         if "cuda" in str(event.device_type).lower() and not getattr(event, "is_user_annotation", False):
             spans.append((event.time_range.start, event.time_range.end))
-        # Calls of the CUDA runtime have numbers of their own, which can be those of operations: their kernels would be another operation's.
-        for kernel in event.kernels if "cpu" in str(event.device_type).lower() and not event.name.startswith("cu") else []:
+        for kernel in event.kernels if is_operation(event) else []:
             part = part_of(event, kernel.name, regions)
             spent[part] += kernel.duration
             kernels[part][short(kernel.name)] += kernel.duration
@@ -33,7 +36,8 @@ def table(prof: Any, tokens: int) -> str:
     begin, end = (spans[0][0], max(stop for _, stop in spans)) if spans else (0.0, 0.0)
     busy = covered(spans)
     spent["idle"] = end - begin - busy
-    spent["(not attributed)"] = max(0.0, sum(stop - start for start, stop in spans) - sum(t for part, t in spent.items() if part != "idle"))
+    missed = sum(stop - start for start, stop in spans) - sum(time for part, time in spent.items() if part != "idle")
+    spent["(not attributed)" if missed >= 0 else "(attributed twice)"] = missed
     scale, whole = 16384 / tokens / 1e3, max(end - begin, 1e-9)
     lines = [f"{'part':36} {'ms / 16,384 tokens':>18} {'share':>7}   largest kernels"]
     for part, time in sorted(spent.items(), key=lambda item: -item[1]):
@@ -41,6 +45,12 @@ def table(prof: Any, tokens: int) -> str:
         lines.append(f"{part:36} {time * scale:18.2f} {time / whole:7.1%}   " + ", ".join(f"{name} {t * scale:.2f}" for name, t in largest))
     lines.append(f"{'all ' + format(tokens, ',') + ' tokens':36} {whole * scale:18.2f}")
     return "\n".join(lines)
+
+
+def is_operation(event: Any) -> bool:
+    """Calls of the CUDA runtime and the profiler's own overhead have numbers of their own, which can be those of operations: the kernels listed
+    under them are another operation's."""
+    return "cpu" in str(event.device_type).lower() and not event.name.startswith("cu") and event.name not in OVERHEAD
 
 
 def part_of(event: Any, kernel: str, regions: dict[int, str]) -> str:

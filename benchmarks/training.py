@@ -124,7 +124,7 @@ def report(recipe: Recipe, world: World, done: Run, warmup: int) -> None:
     shares = [f"MFU {flops / peak:.1%}" if peak else "", f"{flops / gemm:.1%} of the measured matrix product" if gemm else ""]
     print(
         f"{rate:,.0f} tokens/s over {len(kept)} steps of {recipe.train.tokens_per_step:,} tokens "
-        f"(median step {statistics.median(kept) * 1e3:.0f} ms, slowest {max(kept) * 1e3:.0f}), {', '.join(filter(None, shares))}, "
+        f"(median step {statistics.median(kept) * 1e3:.0f} ms, slowest {max(kept) * 1e3:.0f}), {''.join(f'{share}, ' for share in shares if share)}"
         f"peak {done.peak / 2**30:.1f} GiB, first step after {done.first:.0f} s, "
         f"micro-batch {done.session.stepper.micro_batch}, loss {done.losses[0]:.4f} → {done.losses[-1]:.4f}",
         flush=True,
@@ -196,7 +196,7 @@ def options() -> Iterator[argparse.Namespace]:
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--off", nargs="*", default=[], choices=OFF)
     parser.add_argument("--losses", help="file that the loss of every step is written to")
-    yield parser.parse_args()
+    yield parser.parse_intermixed_args()
 
 
 def main() -> None:
