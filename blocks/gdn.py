@@ -118,7 +118,8 @@ class Gdn(Block):
         o_BTHD, state_BHSD = gated_recurrence(
             written, b_BTHS, c_BTHS, decay_BTH, -self.A_log.exp(), initial_state_BHSD=state_BHSD, starts_BT=starts_BT, impl=self.config.impl
         )
-        o_BTHD = (o_BTHD + self.D[:, None] * v_BTHD) * output_BTH[..., None]
+        # The gate inside the sum: D's gradient is then a product of numbers per head, in place of a sum over all of v.
+        o_BTHD = output_BTH[..., None] * o_BTHD + (output_BTH * self.D)[..., None] * v_BTHD
         y_BTD: Tensor = self.out_proj(o_BTHD.flatten(-2)) + self.skip_proj(x_BTD)
         return y_BTD, (past_inputs, state_BHSD)
 

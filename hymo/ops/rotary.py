@@ -25,6 +25,7 @@ def rotation_table(positions_BT: Tensor, theta_P: Tensor) -> Tensor:
 def rotate(x_BTHK: Tensor, table: Tensor) -> Tensor:
     """x rotated by the table of its positions; computed in fp32 (or wider), returned in x's dtype."""
     cos, sin = table
-    wide = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32))
-    even, odd = wide[..., 0::2], wide[..., 1::2]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2).to(x_BTHK.dtype)
+    pairs = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32)).unflatten(-1, (-1, 2))
+    # Each pair and its mirror image: a compiler reads whole rows this way, where even and odd numbers apart would be two strided reads.
+    turned = pairs * cos[..., None] + pairs.flip(-1) * torch.stack([-sin, sin], dim=-1)
+    return turned.flatten(-2).to(x_BTHK.dtype)
