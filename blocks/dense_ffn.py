@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hymo import Block, BlockConfig, Context, LayerInfo, register
+from hymo.ops.swiglu import resolve_impl, swiglu
 
 
 @register("ffn", "dense_ffn")
@@ -32,8 +33,7 @@ class DenseFfn(Block):
         self.w_down = nn.Linear(config.inter_dim, layer.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
-        gate, up = self.w_gate_up(x_BTD).chunk(2, dim=-1)
-        y_BTD: Tensor = self.w_down(F.silu(gate) * up)
+        y_BTD: Tensor = self.w_down(swiglu(self.w_gate_up(x_BTD)))
         return y_BTD
 
     def mixing_flops(self, context: int) -> float:
@@ -41,3 +41,6 @@ class DenseFfn(Block):
 
     def state_elems(self, context: int) -> int:
         return 0
+
+    def kernels(self, device: torch.device | str) -> dict[str, str]:
+        return {"swiglu": resolve_impl("auto", device)}

@@ -14,6 +14,7 @@ from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.grouped_linear import ALIGNMENT, GroupedLinear
 from hymo.ops.precision import without_autocast
+from hymo.ops.swiglu import resolve_impl, swiglu
 from hymo.registry import build, get
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ class Moe(Block):
         inverse_M = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(len(order_M), device=order_M.device))
         ends_E = torch.searchsorted(sorted_M, torch.arange(e, device=sorted_M.device, dtype=torch.int16), right=True, out_int32=True)
         rows_MD = gather(x_ND, order_M // k, inverse_M.view(-1, k))
-        gate, up = self.w_gate_up(rows_MD, ends_E).chunk(2, dim=-1)
-        out_MD = self.w_down(F.silu(gate) * up, ends_E)
+        out_MD = self.w_down(swiglu(self.w_gate_up(rows_MD, ends_E)), ends_E)
         out_NKD = gather(out_MD, inverse_M, order_M[:, None]).view(-1, k, x_ND.shape[1])
         return (out_NKD * weights_NK[..., None]).sum(dim=1).to(out_MD.dtype)
 
@@ -196,6 +196,9 @@ class Moe(Block):
 
     def active_fraction(self, parameter: str) -> float:
         return self.config.top_k / self.config.n_routed if parameter.startswith(("w_gate_up.", "w_down.")) else 1.0
+
+    def kernels(self, device: torch.device | str) -> dict[str, str]:
+        return {"swiglu": resolve_impl("auto", device)}
 
     def component(self, parameter: str) -> str | None:
         if parameter.startswith("gate."):

@@ -25,7 +25,7 @@ def rotation_table(positions_BT: Tensor, theta_P: Tensor) -> Tensor:
 def rotate(x_BTHK: Tensor, table: Tensor) -> Tensor:
     """x rotated by the table of its positions; computed in fp32 (or wider), returned in x's dtype."""
     cos, sin = table
-    pairs = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32)).unflatten(-1, (-1, 2))
+    pairs = torch.unflatten(x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32)), -1, (-1, 2))
     # Each pair and its mirror image: a compiler reads whole rows this way, where even and odd numbers apart would be two strided reads.
-    turned = pairs * cos[..., None] + pairs.flip(-1) * torch.stack([-sin, sin], dim=-1)
+    turned: Tensor = pairs * cos[..., None] + pairs.flip(-1) * torch.stack([-sin, sin], dim=-1)
     return turned.flatten(-2).to(x_BTHK.dtype)
