@@ -14,6 +14,7 @@ from hymo.errors import RecipeError
 from hymo.ops.decay import init_dt_bias, init_rate, timestep
 from hymo.ops.linear_attention import Impl, linear_attention, resolve_impl
 from hymo.ops.norm import gated_rms_norm, rms_norm
+from hymo.ops.short_conv import resolve_impl as resolve_conv
 from hymo.ops.short_conv import short_conv
 
 if TYPE_CHECKING:
@@ -86,9 +87,10 @@ class GatedDeltanet(Block):
         c, heads = self.config, (self.config.n_heads, -1)
         history, state_BHKV = state or (None, None)
         qkv = torch.cat([self.q_proj(x_BTD), self.k_proj(x_BTD), self.v_proj(x_BTD)], dim=-1)
-        qkv, history = short_conv(qkv, self.conv.weight.squeeze(1), history_BWD=history, starts_BT=ctx.starts_BT)
+        taps = self.conv.weight.squeeze(1)
+        qkv, history = short_conv(qkv, taps, history_BWD=history, starts_BT=ctx.starts_BT, activation="silu")
         keys = c.n_heads * c.head_dim
-        q, k, v_BTHV = (z.unflatten(-1, heads) for z in F.silu(qkv).split([keys, keys, c.n_heads * c.value_dim], dim=-1))
+        q, k, v_BTHV = (z.unflatten(-1, heads) for z in qkv.split([keys, keys, c.n_heads * c.value_dim], dim=-1))
         q_BTHK, k_BTHK = F.normalize(q.float(), dim=-1) * c.head_dim**-0.5, F.normalize(k.float(), dim=-1)
         decay_BTH = -self.A_log.exp() * timestep(self.a_proj(x_BTD), self.dt_bias)
         ctx.measure("decay_rate", lambda: -decay_BTH)
@@ -115,7 +117,7 @@ class GatedDeltanet(Block):
         return c.n_heads * c.head_dim * c.value_dim + (c.d_conv - 1) * self.conv.in_channels
 
     def kernels(self, device: torch.device | str) -> dict[str, str]:
-        return {"linear_attention": resolve_impl(self.config.impl, device)}
+        return {"linear_attention": resolve_impl(self.config.impl, device), "short_conv": resolve_conv("auto", device)}
 
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
         if name == "A_log":

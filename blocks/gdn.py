@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.errors import RecipeError
 from hymo.ops.gated_recurrence import gated_recurrence, resolve_impl
+from hymo.ops.short_conv import resolve_impl as resolve_conv
 from hymo.ops.short_conv import short_conv
 from hymo.recipe.tree import Position
 from hymo.registry import build
@@ -105,8 +105,8 @@ class Gdn(Block):
     def _run(self, x_BTD: Tensor, state: State | None, ctx: Context) -> tuple[Tensor, State]:
         history, state_BHSD = state or (None, None)
         starts_BT, heads = ctx.starts_BT, (self.config.n_heads, -1)
-        u, past_inputs = short_conv(self.in_proj(x_BTD), self.conv.weight.squeeze(1), history_BWD=history, starts_BT=starts_BT)
-        u = F.silu(u)
+        taps = self.conv.weight.squeeze(1)
+        u, past_inputs = short_conv(self.in_proj(x_BTD), taps, history_BWD=history, starts_BT=starts_BT, activation="silu")
         v_BTHD, b_BTHS, c_BTHS = (torch.unflatten(x, -1, heads) for x in (u, self.b_proj(u), self.c_proj(u)))
         decay_BTH, output_BTH = self._gates(u)
         ctx.measure("decay_rate", lambda: decay_BTH * self.A_log.exp().mean(dim=-1))
@@ -140,7 +140,7 @@ class Gdn(Block):
         return self.config.d_inner * (self.config.d_state + self.config.d_conv - 1)
 
     def kernels(self, device: torch.device | str) -> dict[str, str]:
-        return {"gated_recurrence": resolve_impl(self.config.impl, device)}
+        return {"gated_recurrence": resolve_impl(self.config.impl, device), "short_conv": resolve_conv("auto", device)}
 
     @property
     def owns_residual(self) -> bool:

@@ -13,6 +13,7 @@ from hymo import Block, BlockConfig, Context, LayerInfo, register
 from hymo.ops.decay import init_dt_bias, init_rate, timestep
 from hymo.ops.linear_attention import Impl, linear_attention, resolve_impl
 from hymo.ops.norm import gated_rms_norm
+from hymo.ops.short_conv import resolve_impl as resolve_conv
 from hymo.ops.short_conv import short_conv
 
 State = tuple[Tensor, Tensor]       # the convolution's last inputs (B, d_conv-1, 3·H·K) and the recurrent state (B, H, K, K), fp32
@@ -71,8 +72,9 @@ class Kda(Block):
         c, heads = self.config, (self.config.n_heads, -1)
         history, state_BHKV = state or (None, None)
         qkv = torch.cat([self.q_proj(x_BTD), self.k_proj(x_BTD), self.v_proj(x_BTD)], dim=-1)
-        qkv, history = short_conv(qkv, self.conv.weight.squeeze(1), history_BWD=history, starts_BT=ctx.starts_BT)
-        q, k, v_BTHV = (z.unflatten(-1, heads) for z in F.silu(qkv).chunk(3, dim=-1))
+        taps = self.conv.weight.squeeze(1)
+        qkv, history = short_conv(qkv, taps, history_BWD=history, starts_BT=ctx.starts_BT, activation="silu")
+        q, k, v_BTHV = (z.unflatten(-1, heads) for z in qkv.chunk(3, dim=-1))
         q_BTHK, k_BTHK = F.normalize(q.float(), dim=-1) * c.head_dim**-0.5, F.normalize(k.float(), dim=-1)
         decay_BTHK = -self.A_log.exp()[:, None] * timestep(self.f_proj(x_BTD), self.dt_bias).unflatten(-1, heads)
         ctx.measure("decay_rate", lambda: -decay_BTHK.mean(dim=-1))
@@ -97,7 +99,7 @@ class Kda(Block):
         return c.n_heads * c.head_dim**2 + (c.d_conv - 1) * self.conv.in_channels
 
     def kernels(self, device: torch.device | str) -> dict[str, str]:
-        return {"linear_attention": resolve_impl(self.config.impl, device)}
+        return {"linear_attention": resolve_impl(self.config.impl, device), "short_conv": resolve_conv("auto", device)}
 
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
         if name == "A_log":

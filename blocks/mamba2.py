@@ -14,6 +14,7 @@ from hymo.errors import RecipeError
 from hymo.ops.decay import init_dt_bias, init_rate, timestep
 from hymo.ops.linear_attention import Impl, linear_attention, resolve_impl
 from hymo.ops.norm import rms_norm
+from hymo.ops.short_conv import resolve_impl as resolve_conv
 from hymo.ops.short_conv import short_conv
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Mamba2(Block):
         return c.d_inner * c.d_state + (c.d_conv - 1) * self.conv.in_channels
 
     def kernels(self, device: torch.device | str) -> dict[str, str]:
-        return {"linear_attention": resolve_impl(self.config.impl, device)}
+        return {"linear_attention": resolve_impl(self.config.impl, device), "short_conv": resolve_conv("auto", device)}
 
     def init_parameter(self, name: str, weight: Tensor, generator: torch.Generator) -> bool:
         if name == "A_log":

@@ -151,8 +151,8 @@ def test_writing_the_same_again_adds():
 
 
 def test_kernel_is_resolved_by_name():
-    assert full(impl="reference").kernels("cpu") == {"gated_recurrence": "reference"}
-    assert full().kernels("cpu") == {"gated_recurrence": "chunked"}
+    assert full(impl="reference").kernels("cpu") == {"gated_recurrence": "reference", "short_conv": "reference"}
+    assert full().kernels("cpu") == {"gated_recurrence": "chunked", "short_conv": "reference"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Causal depthwise convolution over a few tokens, with documents, a carried history and, if wanted, SiLU on what it gives.
+
+    c_t = Σ_j weight_{W−1−j} ⊙ x_{t−j},  j = 0 … W−1         channel by channel, the last weight on the present token (nn.Conv1d's order)
+    y_t = c_t,  or  c_t ⊙ σ(c_t)
+"""
+
+import importlib.util
+import os
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hymo.errors import KernelUnavailable
+from hymo.ops.short_conv import reference
+
+Activation = Literal["silu"] | None
+Impl = Literal["auto", "reference", "triton"]
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None      # asked here: torch.compile cannot look into the search
+
+
+def resolve_impl(impl: Impl, device: torch.device | str) -> str:
+    """The implementation that `impl` means on `device`: auto is `triton` on a CUDA device where triton is installed, else `reference`.
+
+    Raises KernelUnavailable, with the reason, when triton was asked for by name and cannot run there.
+    """
+    kind = torch.device(device).type
+    if impl == "auto":
+        return "triton" if kind == "cuda" and TRITON_INSTALLED else "reference"
+    if impl == "triton":
+        if not TRITON_INSTALLED:
+            raise KernelUnavailable("impl='triton' needs the triton package, but it is not installed; install it, or use impl='reference'")
+        if kind not in ("cuda", "meta") and os.environ.get("TRITON_INTERPRET") != "1":
+            raise KernelUnavailable(f"short_conv's Triton kernel needs a CUDA device, but got {str(device)!r}; use impl='reference'")
+    return impl
+
+
+def short_conv(
+    x_BTD: Tensor,
+    weight_DW: Tensor,
+    *,
+    history_BWD: Tensor | None = None,
+    starts_BT: Tensor | None = None,
+    activation: Activation = None,
+    impl: Impl = "auto",
+) -> tuple[Tensor, Tensor]:
+    """y_t = f(Σ_j weight_{W−1−j} ⊙ x_{t−j}), j = 0 … W−1, with f the identity or SiLU.
+
+    history_BWD   the W−1 inputs before the first token, oldest first; zeros when None
+    starts_BT     bool, True where a document starts: no tap reaches back over that token
+    impl          "reference" | "triton" | "auto"; see resolve_impl
+
+    Returns y_BTD in x's dtype, computed in fp32 (or wider), and the history of the tokens to come, in which inputs that no later token may see
+    are zero already. Gradients flow to x, weight and history. Raises KernelUnavailable for a kernel that cannot run.
+    """
+    history = None if history_BWD is None else history_BWD.to(x_BTD.dtype)
+    if resolve_impl(impl, x_BTD.device) == "triton":
+        from hymo.ops.short_conv.triton import short_conv_triton as run
+    else:
+        run = reference.short_conv_reference
+    y_BTD = run(x_BTD, weight_DW, history, starts_BT, activation == "silu")
+    return y_BTD, reference.next_history(x_BTD, history, starts_BT, weight_DW.shape[1] - 1)
