@@ -10,6 +10,7 @@ agree. Needs a CUDA device, except at `--scale tiny` with `train.device=cpu`, to
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import statistics
 import time
@@ -47,6 +48,16 @@ def unfused_loss() -> list[str]:
     return []
 
 
+def plain(operation: str) -> Callable[[], list[str]]:
+    """PyTorch's own operations, fused by the compiler where that is on, instead of the operation's kernel."""
+
+    def switch() -> list[str]:
+        importlib.import_module(f"hymo.ops.{operation}").resolve_impl = lambda impl, device: "reference"
+        return []
+
+    return switch
+
+
 def single_newton_schulz() -> list[str]:
     """One matrix at a time instead of stacks."""
     import hymo.train.normuon
@@ -60,6 +71,8 @@ OFF: dict[str, Callable[[], list[str]]] = {
     "block_mask": dense_mask,
     "recurrence": lambda: ["model.layers.G.mixer.impl=chunked"],
     "loss": unfused_loss,
+    "conv": plain("short_conv"),
+    "swiglu": plain("swiglu"),
     "stacks": single_newton_schulz,
 }
 

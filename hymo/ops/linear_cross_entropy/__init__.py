@@ -1,12 +1,11 @@
 """The output head and its loss in one operation, so that the logits of all tokens never exist at once."""
 
-import os
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hymo.errors import KernelUnavailable
+from hymo.ops.choice import resolve
 from hymo.ops.linear_cross_entropy import chunked, reference
 
 IGNORED = chunked.IGNORED       # the target of a row that no loss counts
@@ -14,16 +13,8 @@ Impl = Literal["auto", "reference", "chunked", "triton"]
 
 
 def resolve_impl(impl: Impl, device: torch.device | str) -> str:
-    """The implementation that `impl` means on `device`: auto is `triton` on a CUDA device, else `chunked`.
-
-    Raises KernelUnavailable when triton was asked for by name elsewhere (Triton's interpreter apart).
-    """
-    kind = torch.device(device).type
-    if impl == "auto":
-        return "triton" if kind == "cuda" else "chunked"
-    if impl == "triton" and kind != "cuda" and not os.environ.get("TRITON_INTERPRET"):
-        raise KernelUnavailable(f"linear_cross_entropy's Triton kernel needs a CUDA device, but got {kind!r}; use impl='chunked'")
-    return impl
+    """See hymo/ops/choice.py."""
+    return resolve("linear_cross_entropy", impl, device, otherwise="chunked")
 
 
 def linear_cross_entropy(

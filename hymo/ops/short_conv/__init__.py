@@ -4,35 +4,21 @@
     y_t = c_t,  or  c_t ⊙ σ(c_t)
 """
 
-import importlib.util
-import os
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hymo.errors import KernelUnavailable
+from hymo.ops.choice import resolve
 from hymo.ops.short_conv import reference
 
 Activation = Literal["silu"] | None
 Impl = Literal["auto", "reference", "triton"]
-TRITON_INSTALLED = importlib.util.find_spec("triton") is not None      # asked here: torch.compile cannot look into the search
 
 
 def resolve_impl(impl: Impl, device: torch.device | str) -> str:
-    """The implementation that `impl` means on `device`: auto is `triton` on a CUDA device where triton is installed, else `reference`.
-
-    Raises KernelUnavailable, with the reason, when triton was asked for by name and cannot run there.
-    """
-    kind = torch.device(device).type
-    if impl == "auto":
-        return "triton" if kind == "cuda" and TRITON_INSTALLED else "reference"
-    if impl == "triton":
-        if not TRITON_INSTALLED:
-            raise KernelUnavailable("impl='triton' needs the triton package, but it is not installed; install it, or use impl='reference'")
-        if kind not in ("cuda", "meta") and os.environ.get("TRITON_INTERPRET") != "1":
-            raise KernelUnavailable(f"short_conv's Triton kernel needs a CUDA device, but got {str(device)!r}; use impl='reference'")
-    return impl
+    """See hymo/ops/choice.py."""
+    return resolve("short_conv", impl, device, otherwise="reference")
 
 
 def short_conv(

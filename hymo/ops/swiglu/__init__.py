@@ -1,30 +1,19 @@
 """The gated activation of SwiGLU networks, in one pass over memory."""
 
-import importlib.util
-import os
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hymo.errors import KernelUnavailable
+from hymo.ops.choice import resolve
 from hymo.ops.swiglu import reference
 
 Impl = Literal["auto", "reference", "triton"]
-TRITON_INSTALLED = importlib.util.find_spec("triton") is not None      # asked here: torch.compile cannot look into the search
 
 
 def resolve_impl(impl: Impl, device: torch.device | str) -> str:
-    """The implementation that `impl` means on `device`: auto is `triton` on a CUDA device where the package is, else `reference`.
-
-    Raises KernelUnavailable when triton was asked for by name elsewhere (Triton's interpreter apart).
-    """
-    kind = torch.device(device).type
-    if impl == "auto":
-        return "triton" if kind == "cuda" and TRITON_INSTALLED else "reference"
-    if impl == "triton" and kind != "cuda" and not os.environ.get("TRITON_INTERPRET"):
-        raise KernelUnavailable(f"swiglu's Triton kernel needs a CUDA device, but got {kind!r}; use impl='reference'")
-    return impl
+    """See hymo/ops/choice.py."""
+    return resolve("swiglu", impl, device, otherwise="reference")
 
 
 def swiglu(gate_up: Tensor, *, impl: Impl = "auto") -> Tensor:
