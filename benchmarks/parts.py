@@ -84,6 +84,8 @@ def kind(event: Any, kernel: str, names: str) -> str:
     low = f"{names} {kernel}".lower()
     if "gated_recurrence" in low:
         return "recurrence"
+    if "short_conv" in low:
+        return "convolution"
     if "flex_attention" in kernel or "flash" in low or "cudnn" in low or "efficient_attention" in low:
         return "attention"
     if "grouped_mm" in low:

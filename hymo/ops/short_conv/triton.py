@@ -15,9 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHANNELS, WARPS = 128, 1        # of a program: four channels a thread
 LOG2_E = tl.constexpr(1.4426950408889634)
-SPAN, GROUP = 64, 4             # tokens of a program, and of one round of loads; GROUP divides SPAN
+CHANNELS, WARPS = 128, 1                    # of a program: four channels a thread
+FORWARD_SPAN, BACKWARD_SPAN = 32, 64        # tokens of a program: few, to fill the device evenly, or many, for few shares of dweight
+GROUP = 4                                   # tokens of one round of loads
 
 
 @triton.jit
@@ -190,11 +191,11 @@ def backward_kernel(
         tl.store(shares_ptr + (share.to(tl.int64) * W + (W - 1 - j)) * D + channel, dweight[j], mask=channel < D)
 
 
-def _launch(x: Tensor, weight: Tensor) -> tuple[tuple[int, int, int], dict[str, object]]:
-    """Grid and constants that both kernels take."""
+def _launch(x: Tensor, weight: Tensor, span: int) -> tuple[tuple[int, int, int], dict[str, object]]:
+    """Grid and constants of either kernel."""
     B, T, D = x.shape
     W = weight.shape[1]
-    span = max(SPAN, triton.next_power_of_2(W))         # a window looks back on one span at most
+    span = max(span, triton.next_power_of_2(W))         # a window looks back on one span at most
     channels = min(CHANNELS, triton.next_power_of_2(D))
     wide = tl.float64 if x.dtype == torch.float64 else tl.float32
     constants = {"W": W, "SPAN": span, "GROUP": GROUP, "CHANNELS": channels, "WIDE": wide, "num_warps": WARPS}
@@ -206,7 +207,7 @@ def _forward(x: Tensor, weight: Tensor, history: Tensor | None, starts: Tensor |
     x, weight = x.contiguous(), weight.contiguous()
     history, starts = (z if z is None else z.contiguous() for z in (history, starts))
     y = torch.empty_like(x)
-    grid, constants = _launch(x, weight)
+    grid, constants = _launch(x, weight, FORWARD_SPAN)
     forward_kernel[grid](x, weight, history, starts, y, *x.shape[1:], SILU=silu, **constants)
     return y
 
@@ -223,7 +224,7 @@ def _backward(
     """Gradients of x, weight and history; the last is empty where there is none."""
     x, weight, dy = x.contiguous(), weight.contiguous(), dy.contiguous()
     history, starts = (z if z is None else z.contiguous() for z in (history, starts))
-    grid, constants = _launch(x, weight)
+    grid, constants = _launch(x, weight, BACKWARD_SPAN)
     dx, dhistory = torch.empty_like(x), x.new_empty(0) if history is None else torch.empty_like(history)
     wide = torch.promote_types(x.dtype, torch.float32)
     shares = x.new_empty(grid[2] * grid[1], *weight.mT.shape, dtype=wide)
