@@ -2,8 +2,8 @@
 
     _states     what each span adds to the state, decayed to the span's end
     _scan       states at the span boundaries, X ← decay ⊙ X + added
-    _entering   the state that enters each chunk of a span
-    _outputs    o, chunk after chunk of a span, the state carried in registers
+    _outputs    o, chunk after chunk of a span, the state carried in registers; on request, the state that enters each chunk
+    _entering   the same states alone, for a backward that has only the boundary states
     _gradients  of v, b, c, g, A, from a span's last chunk to its first, the state's gradient carried in registers
 
 Time is cut twice: into chunks, whose pairs of tokens meet level by level, and into spans of several chunks. N spans have N + 1 boundaries; boundary n
@@ -189,19 +189,19 @@ def scan_kernel(
     tl.store(last_ptr + sequence.to(tl.int64) * (S * D) + number, state)
 
 
-@triton.jit(do_not_specialize=["T", "H", "N"])
+@triton.jit(do_not_specialize=["T", "H", "N", "first", "held"])
 def entering_kernel(
     v_ptr, b_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, entering_ptr,
-    T, H, N,
+    T, H, N, first, held,
     C: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):
-    """The state that enters each chunk of one span."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """The state that enters each chunk of one span; `entering` holds `held` chunks of a sequence, those from span `first` on."""
+    head, n, row = tl.program_id(0), first + tl.program_id(1), tl.program_id(2)
     rates = _load_rates(A_ptr, head, S)
     sequence = (row * H + head).to(tl.int64)
     state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
     for chunk in range(_chunks(n, T, SPAN, C)):
-        tl.store(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
+        tl.store(entering_ptr + _state_at(sequence * held + (n - first) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
         v = _load_rows(v_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
@@ -212,16 +212,19 @@ def entering_kernel(
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def outputs_kernel(
-    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr,
+    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr, entering_ptr,
     T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr, KEEP: tl.constexpr,
 ):
-    """o of one span, chunk after chunk."""
+    """o of one span, chunk after chunk. KEEP: also the state that enters each chunk, for the backward."""
     head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
     rates = _load_rates(A_ptr, head, S)
-    state = tl.load(states_ptr + _state_at((row * H + head).to(tl.int64) * (N + 1) + n, S, D)).to(tl.float32)
+    sequence = (row * H + head).to(tl.int64)
+    state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
     for chunk in range(_chunks(n, T, SPAN, C)):
+        if KEEP:
+            tl.store(entering_ptr + _state_at(sequence * tl.cdiv(T, C) + n * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
         v = _load_rows(v_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
@@ -241,15 +244,18 @@ def outputs_kernel(
         state = _walk(state, b, v, to_end, whole, rates)
 
 
-@triton.jit(do_not_specialize=["T", "H", "N"])
+@triton.jit(do_not_specialize=["T", "H", "N", "first", "held"])
 def gradients_kernel(
     v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, entering_ptr, do_ptr, dstates_ptr,
     dv_ptr, db_ptr, dc_ptr, dg_ptr, dA_ptr,
-    T, H, N,
+    T, H, N, first, held,
     C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):
-    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share.
+
+    `entering` holds `held` chunks of a sequence, those from span `first` on.
+    """
+    head, n, row = tl.program_id(0), first + tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
     earlier, same = t[:, None] < t[None, :], t[:, None] == t[None, :]
     rates = _load_rates(A_ptr, head, S)
@@ -301,7 +307,7 @@ def gradients_kernel(
         dv = _product(scores_transposed.to(v.dtype), do)
 
         # Through the state that enters, the one that leaves, and straight from one to the other.
-        entering = tl.load(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D))
+        entering = tl.load(entering_ptr + _state_at(sequence * held + (n - first) * (SPAN // C) + chunk, S, D))
         dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dstate, axis=1)
         dA_share += dlog_whole * whole
 
