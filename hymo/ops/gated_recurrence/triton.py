@@ -32,6 +32,7 @@ class _Sizes(NamedTuple):
     block: int      # tokens added to a state at once where nothing is scored
     span: int       # tokens from one boundary state to the next
     warps: int      # of a program; as few as hold the state in registers
+    stages: int     # chunks whose loads are under way at once
     keeps_chunks: bool      # keep the state that enters each chunk for the backward, or only those at the span boundaries
 
     @property
@@ -45,11 +46,13 @@ class _Sizes(NamedTuple):
 
 def _sizes(v: Tensor, S: int) -> _Sizes:
     state_bytes = S * v.shape[-1] * v.dtype.itemsize
+    stages = 3 if v.dtype.itemsize == 2 else 1      # float32 takes its operands of products from registers, and would spill
     if state_bytes <= 32 * 32 * 2:
-        return _Sizes(chunk=16, block=32, span=128, warps=1, keeps_chunks=True)
+        return _Sizes(chunk=16, block=32, span=128, warps=1, stages=stages, keeps_chunks=True)
     if state_bytes <= 64 * 64 * 2:
-        return _Sizes(chunk=16, block=16, span=128, warps=4, keeps_chunks=True)
-    return _Sizes(chunk=16, block=16, span=128, warps=8 if state_bytes <= 128 * 128 * 2 else 16, keeps_chunks=False)
+        return _Sizes(chunk=16, block=16, span=128, warps=4, stages=stages, keeps_chunks=True)
+    warps = 8 if state_bytes <= 128 * 128 * 2 else 16
+    return _Sizes(chunk=16, block=16, span=128, warps=warps, stages=stages, keeps_chunks=False)
 
 
 def _state_dtype(v: Tensor) -> torch.dtype:
@@ -100,7 +103,8 @@ def _forward(
     N = states.shape[2] - 1
     outputs_kernel[H, N, B](
         v, b, c, g, starts, A, states, o, entering, T, H, N,
-        C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, KEEP=entering is not None, num_warps=sizes.warps,
+        C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, KEEP=entering is not None,
+        num_warps=sizes.warps, num_stages=sizes.stages,
     )
     if not keep:
         return o, final_state, states.new_empty(0)
@@ -141,7 +145,8 @@ def _backward(
             )
         gradients_kernel[H, count, B](
             v, b, c, g, starts, A, entering, do, dstates, dv, db, dc, dg, dA_shares, T, H, N, first, entering.shape[2],
-            C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, num_warps=sizes.warps,
+            C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None,
+            num_warps=sizes.warps, num_stages=sizes.stages,
         )
     return dv, db, dc, dg, dA_shares.sum(0).to(A.dtype), dinitial_state
 
