@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hymo.errors import KernelUnavailable
 from hymo.ops.gated_recurrence import OperandError, gated_recurrence, resolve_impl
@@ -173,12 +174,59 @@ def test_the_state_is_float32_under_autocast():
         assert torch.equal(ours, truth)
 
 
+def kernel_operands(inputs: Inputs) -> tuple[Tensor, ...]:
+    """What the operator behind impl="triton" takes, with gradients, `keep` aside."""
+    names = ("v_BTHD", "b_BTHS", "c_BTHS", "g_BTH", "A_HS", "initial_state_BHSD")
+    return *(inputs[name].requires_grad_() for name in names), inputs["starts_BT"]
+
+
 def test_the_operator_is_registered_for_torch_compile():
+    """Schema, autograd, shapes without computing, and forward and backward traced with sizes left open."""
     from hymo.ops.gated_recurrence.triton import _forward
 
-    x = seeded(3, dtype=torch.float32, device="cuda" if CUDA else "cpu", B=1, H=1, documents=True, state=True)
-    leaves = [x[name].requires_grad_() for name in ("v_BTHD", "b_BTHS", "c_BTHS", "g_BTH", "A_HS", "initial_state_BHSD")]
-    torch.library.opcheck(_forward, (*leaves, x["starts_BT"]), test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+    inputs = seeded(3, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1, documents=True, state=True)
+    torch.library.opcheck(_forward, (*kernel_operands(inputs), True))
+
+
+def test_states_are_kept_for_a_backward_only(monkeypatch):
+    from hymo.ops.gated_recurrence import triton
+
+    operator, kept = triton._forward, []
+
+    def forward(*args: object):
+        results = operator(*args)
+        kept.append(results[2].numel())
+        return results
+
+    monkeypatch.setattr(triton, "_forward", forward)
+    inputs = seeded(3, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1)
+    call("triton", **inputs)
+    inputs["b_BTHS"].requires_grad_()
+    with torch.no_grad():
+        call("triton", **inputs)
+    call("triton", **inputs)
+    assert kept == [0, 0, 16 * 16]
+
+
+def test_recomputed_states_give_the_gradients_of_kept_ones(monkeypatch):
+    """As for large states, whose entering states are computed again for a group of spans: here one span of 128 tokens at a time."""
+    from hymo.ops.gated_recurrence import triton
+
+    inputs = seeded(130, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1, documents=True, state=True)
+    kept = run(partial(call, "triton"), inputs)
+    sizes = triton._sizes
+    monkeypatch.setattr(triton, "_sizes", lambda v, S: sizes(v, S)._replace(keeps_chunks=False))
+    monkeypatch.setattr(triton, "SCRATCH", 1)
+    for name, value in run(partial(call, "triton"), inputs).items():
+        torch.testing.assert_close(value, kept[name], rtol=1e-6, atol=1e-6, msg=name)
+
+
+def test_checkpointed_gradients_are_the_same():
+    inputs = seeded(20, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1, state=True)
+    plain = run(partial(call, "triton"), inputs)
+    again = partial(checkpoint, lambda *values: call("triton", **dict(zip(inputs, values, strict=True))), use_reentrant=False)
+    for name, value in run(lambda **x: again(*x.values()), inputs).items():
+        assert torch.equal(value, plain[name]), name
 
 
 @pytest.mark.parametrize("impl", ["chunked", "triton"])

@@ -2,8 +2,8 @@
 
     _states     what each span adds to the state, decayed to the span's end
     _scan       states at the span boundaries, X ← decay ⊙ X + added
-    _entering   the state that enters each chunk of a span
-    _outputs    o, chunk after chunk of a span, the state carried in registers
+    _outputs    o, chunk after chunk of a span, the state carried in registers; on request, the state that enters each chunk
+    _entering   the same states alone, for a backward that has only the boundary states
     _gradients  of v, b, c, g, A, from a span's last chunk to its first, the state's gradient carried in registers
 
 Time is cut twice: into chunks, whose pairs of tokens meet level by level, and into spans of several chunks. N spans have N + 1 boundaries; boundary n
@@ -60,14 +60,6 @@ def _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constex
 
 
 @triton.jit
-def _load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constexpr):
-    """Gate of the token after each, 0 after the last: sums of these leave a token's own gate out."""
-    t = tl.arange(0, token.shape[0])
-    last = tl.sum(inside.to(tl.int32), axis=0) - 1
-    return _load_gates(g_ptr, starts_ptr, token + 1, t < last, head, H, DOCUMENTS)
-
-
-@triton.jit
 def _load_rates(A_ptr, head, S: tl.constexpr):
     """Decay rates of one head, for exp2."""
     return tl.minimum(tl.load(A_ptr + head * S + tl.arange(0, S)).to(tl.float32) * LOG2_E, SLOWEST)
@@ -88,6 +80,14 @@ def _state_at(boundary, S: tl.constexpr, D: tl.constexpr):
 def _decay(rates, path):
     """exp(A·path) as (tokens, S)."""
     return tl.exp2(path[:, None] * rates[None, :])
+
+
+@triton.jit
+def _following(gates):
+    """Gate of the token after each, 0 after the last: sums of these leave a token's own gate out."""
+    t = tl.arange(0, gates.shape[0])
+    last = gates.shape[0] - 1
+    return tl.where(t < last, tl.gather(gates, tl.minimum(t + 1, last), axis=0), 0.0)
 
 
 @triton.jit
@@ -112,10 +112,15 @@ def _product(x, y):
 
 
 @triton.jit
-def _walk(state, key, value, path, whole, rates):
-    """The state after a chunk: decay ⊙ state + Σ_t (key_t ⊙ decay_t) ⊗ value_t, each decayed along its path out of the chunk."""
-    added = _product(tl.trans((key * _decay(rates, path)).to(value.dtype)), value)
-    return state * tl.exp2(rates * whole)[:, None] + added
+def _decayed(x, decay, dtype: tl.constexpr):
+    """x ⊙ decay, rounded for a product."""
+    return (x * decay).to(dtype)
+
+
+@triton.jit
+def _walk(state, keys, values, rates, whole):
+    """The state after a chunk: decay ⊙ state + Σ_t key_t ⊗ value_t, the keys decayed already along their paths out of the chunk."""
+    return state * tl.exp2(rates * whole)[:, None] + _product(tl.trans(keys), values)
 
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------------------------
@@ -141,12 +146,9 @@ def states_kernel(
         key = _load_rows(key_ptr, token, inside, head, H, S)
         value = _load_rows(value_ptr, token, inside, head, H, D)
         gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
-        if REVERSE:
-            path = tl.cumsum(gates, axis=0)
-        else:
-            path = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
+        path = tl.cumsum(gates, axis=0) if REVERSE else tl.cumsum(_following(gates), axis=0, reverse=True)
         whole = tl.sum(gates, axis=0)
-        state = _walk(state, key, value, path, whole, rates)
+        state = _walk(state, _decayed(key, _decay(rates, path), value.dtype), value, rates, whole)
         span_gates += whole
     sequence = row * H + head
     boundary = n if REVERSE else n + 1
@@ -189,39 +191,44 @@ def scan_kernel(
     tl.store(last_ptr + sequence.to(tl.int64) * (S * D) + number, state)
 
 
-@triton.jit(do_not_specialize=["T", "H", "N"])
+@triton.jit(do_not_specialize=["T", "H", "N", "first", "held"])
 def entering_kernel(
     v_ptr, b_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, entering_ptr,
-    T, H, N,
+    T, H, N, first, held,
     C: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):
-    """The state that enters each chunk of one span."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """The state that enters each chunk of one span; `entering` holds `held` chunks of a sequence, those from span `first` on."""
+    head, n, row = tl.program_id(0), first + tl.program_id(1), tl.program_id(2)
     rates = _load_rates(A_ptr, head, S)
     sequence = (row * H + head).to(tl.int64)
     state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
     for chunk in range(_chunks(n, T, SPAN, C)):
-        tl.store(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
+        tl.store(entering_ptr + _state_at(sequence * held + (n - first) * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
         v = _load_rows(v_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
-        whole = tl.sum(_load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0)
-        to_end = tl.cumsum(_load_following(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS), axis=0, reverse=True)
-        state = _walk(state, b, v, to_end, whole, rates)
+        gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        to_end = tl.cumsum(_following(gates), axis=0, reverse=True)
+        state = _walk(state, _decayed(b, _decay(rates, to_end), v.dtype), v, rates, tl.sum(gates, axis=0))
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def outputs_kernel(
-    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr,
+    v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, states_ptr, o_ptr, entering_ptr,
     T, H, N,
-    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr, KEEP: tl.constexpr,
 ):
-    """o of one span, chunk after chunk."""
+    """o of one span, chunk after chunk. KEEP: also the state that enters each chunk, for the backward."""
     head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
+    same = t[:, None] == t[None, :]
+    one = same.to(v_ptr.dtype.element_ty)
     rates = _load_rates(A_ptr, head, S)
-    state = tl.load(states_ptr + _state_at((row * H + head).to(tl.int64) * (N + 1) + n, S, D)).to(tl.float32)
+    sequence = (row * H + head).to(tl.int64)
+    state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
     for chunk in range(_chunks(n, T, SPAN, C)):
+        if KEEP:
+            tl.store(entering_ptr + _state_at(sequence * tl.cdiv(T, C) + n * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
         v = _load_rows(v_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
@@ -229,29 +236,34 @@ def outputs_kernel(
         from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
         whole = tl.sum(from_start, axis=0)
         to_end = tl.zeros_like(from_start)
-        scores = tl.where(t[:, None] == t[None, :], _product(c, tl.trans(b)), 0.0)
+        scores = tl.where(same, _product(c, tl.trans(b)), 0.0)
+        b, c = _product(one, b), _product(one, c)       # in float32 and in the layout that products leave, where all the rest is
         for LEVEL in tl.static_range(LEVELS):
             upper = (t >> LEVEL) & 1 == 1
-            x = (tl.where(upper[:, None], c, b) * _decay(rates, tl.where(upper, from_start, to_end))).to(v.dtype)
+            x = _decayed(tl.where(upper[:, None], c, b), _decay(rates, tl.where(upper, from_start, to_end)), v.dtype)
             scores = tl.where(_meet(t, LEVEL) & (t[:, None] > t[None, :]), _product(x, tl.trans(x)), scores)
             from_start, to_end = _grow(from_start, to_end, t, LEVEL)
         o = _product(scores.to(v.dtype), v)
-        o += _product((c * _decay(rates, from_start)).to(v.dtype), state.to(v.dtype))
+        o += _product(_decayed(c, _decay(rates, from_start), v.dtype), state.to(v.dtype))
         _store_rows(o_ptr, o, token, inside, head, H, D)
-        state = _walk(state, b, v, to_end, whole, rates)
+        state = _walk(state, _decayed(b, _decay(rates, to_end), v.dtype), v, rates, whole)
 
 
-@triton.jit(do_not_specialize=["T", "H", "N"])
+@triton.jit(do_not_specialize=["T", "H", "N", "first", "held"])
 def gradients_kernel(
     v_ptr, b_ptr, c_ptr, g_ptr, starts_ptr, A_ptr, entering_ptr, do_ptr, dstates_ptr,
     dv_ptr, db_ptr, dc_ptr, dg_ptr, dA_ptr,
-    T, H, N,
+    T, H, N, first, held,
     C: tl.constexpr, LEVELS: tl.constexpr, SPAN: tl.constexpr, S: tl.constexpr, D: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):
-    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share."""
-    head, n, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Gradients of the operands in one span, from its last chunk to its first; of A, this span's share.
+
+    `entering` holds `held` chunks of a sequence, those from span `first` on.
+    """
+    head, n, row = tl.program_id(0), first + tl.program_id(1), tl.program_id(2)
     t = tl.arange(0, C)
     earlier, same = t[:, None] < t[None, :], t[:, None] == t[None, :]
+    one = same.to(v_ptr.dtype.element_ty)
     rates = _load_rates(A_ptr, head, S)
     sequence = (row * H + head).to(tl.int64)
     dstate = tl.load(dstates_ptr + _state_at(sequence * (N + 1) + n + 1, S, D)).to(tl.float32)
@@ -264,10 +276,9 @@ def gradients_kernel(
         do = _load_rows(do_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
         c = _load_rows(c_ptr, token, inside, head, H, S)
-        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
-        starts = (from_start >= FOREVER).to(tl.int32)
-        whole = tl.sum(from_start, axis=0)
-        to_end = tl.zeros_like(from_start)
+        gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        whole = tl.sum(gates, axis=0)
+        from_start, to_end = gates, tl.zeros_like(gates)
 
         # Through the scores. Both triangles of dpairs are kept, since a level's X holds rows of c and rows of b. A token with itself first.
         dpairs = tl.where(earlier, _product(v, tl.trans(do)), _product(do, tl.trans(v)))
@@ -278,58 +289,59 @@ def gradients_kernel(
 
         # Level by level, as in the forward. dlog is the gradient of an exponent A·path, signed: t's gate is in a path that ends at t, and out of
         # one that begins there. It takes X as rounded for the products; then the two ends of a pair cancel outside their path.
-        one = same.to(v.dtype)
-        c_wide, b_wide = _product(one, c), _product(one, b)     # b and c in the layout that products leave, where all the rest is
-        dlog, dA = tl.zeros([C, S], tl.float32), tl.zeros([C, S], tl.float32)
-        for LEVEL in range(LEVELS):
-            upper = (t >> LEVEL) & 1
-            path = tl.where(upper == 1, from_start, to_end)
-            sign = (2 * upper - 1).to(tl.float32)
-            decay = _decay(rates, path)
-            decayed = tl.where((upper == 1)[:, None], c_wide, b_wide) * decay
-            x = decayed.to(v.dtype)
+        b, c = _product(one, b), _product(one, c)       # in float32 and in the layout that products leave, where all the rest is
+        dlog = tl.zeros([C, S], tl.float32)
+        for LEVEL in tl.static_range(LEVELS):
+            upper = (t >> LEVEL) & 1 == 1
+            decay = _decay(rates, tl.where(upper, from_start, to_end))
+            x = _decayed(tl.where(upper[:, None], c, b), decay, v.dtype)
             meet = _meet(t, LEVEL)
             scores_transposed = tl.where(meet & earlier, _product(x, tl.trans(x)), scores_transposed)
             dx = _product(tl.where(meet, dpairs, 0.0).to(v.dtype), x)
-            dlog_level = dx * decayed
-            dlog += dlog_level * sign[:, None]
-            dA += dlog_level * path[:, None]
+            signed = tl.where(same, tl.where(upper, 1.0, -1.0)[:, None], 0.0).to(v.dtype)
+            dlog += dx * _product(signed, x)
             dx *= decay
             dc += dx * upper.to(tl.float32)[:, None]
-            db += dx * (1 - upper).to(tl.float32)[:, None]
+            db += dx * (1.0 - upper.to(tl.float32))[:, None]
             from_start, to_end = _grow(from_start, to_end, t, LEVEL)
         dv = _product(scores_transposed.to(v.dtype), do)
 
-        # Through the state that enters, the one that leaves, and straight from one to the other.
-        entering = tl.load(entering_ptr + _state_at((sequence * N + n) * (SPAN // C) + chunk, S, D))
-        dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dstate, axis=1)
-        dA_share += dlog_whole * whole
+        # Summed over a chunk, dlog times the gates before a token is dlog times its path, whatever point the gates are counted from.
+        before = from_start
+        if DOCUMENTS:
+            starts = (gates >= FOREVER).to(tl.int32)
+            before = tl.cumsum(tl.where(starts == 0, gates, 0.0), axis=0)
+        dA = dlog * before[:, None]
+        into = tl.sum(dlog * rates[None, :], axis=1)
 
-        dc_in = _product(do, tl.trans(entering.to(v.dtype))) * _decay(rates, from_start)
-        dc += dc_in
-        dlog_in = dc_in * c_wide
+        # Through the state that enters, the one that leaves, and straight from one to the other.
+        entering = tl.load(entering_ptr + _state_at(sequence * held + (n - first) * (SPAN // C) + chunk, S, D))
+        dlog_whole = tl.exp2(rates * whole) * tl.sum(entering.to(tl.float32) * dstate, axis=1)
+        decay = _decay(rates, from_start)
+        c_in = _decayed(c, decay, v.dtype)
+        dc_in = _product(do, tl.trans(entering.to(v.dtype))) * decay
+        _store_rows(dc_ptr, dc + dc_in, token, inside, head, H, S)
+        dlog_in = dc_in * c
         dA += dlog_in * from_start[:, None]
+        into += tl.sum(dlog_in * rates[None, :], axis=1)
 
         decay = _decay(rates, to_end)
-        dv += _product((b_wide * decay).to(v.dtype), dstate.to(v.dtype))
+        dv += _product(_decayed(b, decay, v.dtype), dstate.to(v.dtype))
+        _store_rows(dv_ptr, dv, token, inside, head, H, D)
         db_out = _product(v, tl.trans(dstate.to(v.dtype))) * decay
-        db += db_out
-        dlog_out = db_out * b_wide
+        _store_rows(db_ptr, db + db_out, token, inside, head, H, S)
+        dlog_out = db_out * b
         dA += dlog_out * to_end[:, None]
+        out_of = tl.sum(dlog_out * rates[None, :], axis=1)
 
         # An exponent's gradient goes to every gate in its path: to the gates before t for a path that ends at t, else to those after.
-        into = tl.sum((dlog + dlog_in) * rates[None, :], axis=1)[:, None]
-        out_of = tl.sum(dlog_out * rates[None, :], axis=1)[:, None]
-        shares = tl.where(earlier, out_of, into)                                      # [t, j]: what the path of t gives to the gate of j
+        shares = tl.where(earlier, out_of[:, None], into[:, None])                    # [t, j]: what the path of t gives to the gate of j
         if DOCUMENTS:
             document = tl.cumsum(starts, axis=0)
             shares = tl.where((document[:, None] == document[None, :]) & (starts == 0)[None, :], shares, 0.0)
         dg = tl.sum(shares, axis=0) + tl.sum(dlog_whole * rates, axis=0)
-        dA_share += tl.sum(dA, axis=0)
-        _store_rows(dv_ptr, dv, token, inside, head, H, D)
-        _store_rows(db_ptr, db, token, inside, head, H, S)
-        _store_rows(dc_ptr, dc, token, inside, head, H, S)
+        dA_share += tl.sum(dA, axis=0) + dlog_whole * whole
         tl.store(dg_ptr + token * H + head, (dg / LOG2_E).to(dg_ptr.dtype.element_ty), mask=inside)
-        dstate = _walk(dstate, c, do, from_start, whole, rates)
+        dstate = _walk(dstate, c_in, do, rates, whole)
     share = (row * N + n) * H + head
     tl.store(dA_ptr + share.to(tl.int64) * S + tl.arange(0, S), dA_share)
