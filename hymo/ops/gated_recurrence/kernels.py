@@ -60,6 +60,19 @@ def _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS: tl.constex
 
 
 @triton.jit
+def _load_chunk_gates(
+    g_ptr, starts_ptr, row, begin, chunk, chunks, T, head, H, LENGTH: tl.constexpr, DOCUMENTS: tl.constexpr
+):
+    """Gates of one of a span's `chunks` chunks, which begins at token `begin`; zeros for a chunk before the first or after the last.
+
+    Two bytes a token are too little for the compiler's own loading ahead, so the kernels ask for the next chunk's gates themselves.
+    """
+    token, inside = _tokens(row, begin + chunk * LENGTH, T, LENGTH)
+    number = tl.zeros([LENGTH], tl.int32) + chunk
+    return _load_gates(g_ptr, starts_ptr, token, inside & (number >= 0) & (number < chunks), head, H, DOCUMENTS)
+
+
+@triton.jit
 def _load_rates(A_ptr, head, S: tl.constexpr):
     """Decay rates of one head, for exp2."""
     return tl.minimum(tl.load(A_ptr + head * S + tl.arange(0, S)).to(tl.float32) * LOG2_E, SLOWEST)
@@ -141,11 +154,17 @@ def states_kernel(
     state = tl.zeros([S, D], tl.float32)
     span_gates = 0.0
     blocks = _chunks(n, T, SPAN, BLOCK)
+    block = blocks - 1 if REVERSE else 0
+    next_gates = _load_chunk_gates(g_ptr, starts_ptr, row, n * SPAN, block, blocks, T, head, H, BLOCK, DOCUMENTS)
     for step in range(blocks):
-        token, inside = _tokens(row, n * SPAN + (blocks - 1 - step if REVERSE else step) * BLOCK, T, BLOCK)
+        block = blocks - 1 - step if REVERSE else step
+        token, inside = _tokens(row, n * SPAN + block * BLOCK, T, BLOCK)
         key = _load_rows(key_ptr, token, inside, head, H, S)
         value = _load_rows(value_ptr, token, inside, head, H, D)
-        gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        gates = next_gates
+        next_gates = _load_chunk_gates(
+            g_ptr, starts_ptr, row, n * SPAN, block - 1 if REVERSE else block + 1, blocks, T, head, H, BLOCK, DOCUMENTS
+        )
         path = tl.cumsum(gates, axis=0) if REVERSE else tl.cumsum(_following(gates), axis=0, reverse=True)
         whole = tl.sum(gates, axis=0)
         state = _walk(state, _decayed(key, _decay(rates, path), value.dtype), value, rates, whole)
@@ -226,14 +245,17 @@ def outputs_kernel(
     rates = _load_rates(A_ptr, head, S)
     sequence = (row * H + head).to(tl.int64)
     state = tl.load(states_ptr + _state_at(sequence * (N + 1) + n, S, D)).to(tl.float32)
-    for chunk in range(_chunks(n, T, SPAN, C)):
+    chunks = _chunks(n, T, SPAN, C)
+    next_gates = _load_chunk_gates(g_ptr, starts_ptr, row, n * SPAN, 0, chunks, T, head, H, C, DOCUMENTS)
+    for chunk in range(chunks):
         if KEEP:
             tl.store(entering_ptr + _state_at(sequence * tl.cdiv(T, C) + n * (SPAN // C) + chunk, S, D), state.to(entering_ptr.dtype.element_ty))
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
         v = _load_rows(v_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
         c = _load_rows(c_ptr, token, inside, head, H, S)
-        from_start = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        from_start = next_gates
+        next_gates = _load_chunk_gates(g_ptr, starts_ptr, row, n * SPAN, chunk + 1, chunks, T, head, H, C, DOCUMENTS)
         whole = tl.sum(from_start, axis=0)
         to_end = tl.zeros_like(from_start)
         scores = tl.where(same, _product(c, tl.trans(b)), 0.0)
@@ -269,6 +291,7 @@ def gradients_kernel(
     dstate = tl.load(dstates_ptr + _state_at(sequence * (N + 1) + n + 1, S, D)).to(tl.float32)
     dA_share = tl.zeros([S], tl.float32)
     chunks = _chunks(n, T, SPAN, C)
+    next_gates = _load_chunk_gates(g_ptr, starts_ptr, row, n * SPAN, chunks - 1, chunks, T, head, H, C, DOCUMENTS)
     for step in range(chunks):
         chunk = chunks - 1 - step
         token, inside = _tokens(row, n * SPAN + chunk * C, T, C)
@@ -276,7 +299,8 @@ def gradients_kernel(
         do = _load_rows(do_ptr, token, inside, head, H, D)
         b = _load_rows(b_ptr, token, inside, head, H, S)
         c = _load_rows(c_ptr, token, inside, head, H, S)
-        gates = _load_gates(g_ptr, starts_ptr, token, inside, head, H, DOCUMENTS)
+        gates = next_gates
+        next_gates = _load_chunk_gates(g_ptr, starts_ptr, row, n * SPAN, chunk - 1, chunks, T, head, H, C, DOCUMENTS)
         whole = tl.sum(gates, axis=0)
         from_start, to_end = gates, tl.zeros_like(gates)
 

@@ -32,8 +32,13 @@ class _Sizes(NamedTuple):
     block: int      # tokens added to a state at once where nothing is scored
     span: int       # tokens from one boundary state to the next
     warps: int      # of a program; as few as hold the state in registers
-    stages: int     # chunks whose loads are under way at once
+    stages: int     # chunks whose loads are under way at once; one fewer in the gradients, which have more to load
     keeps_chunks: bool      # keep the state that enters each chunk for the backward, or only those at the span boundaries
+
+    @property
+    def registers(self) -> int | None:
+        """Of an outputs program that keeps no states: twelve programs an SM for two spilled numbers. Those that keep them would spill more."""
+        return 168 if self.warps == 1 else None
 
     @property
     def levels(self) -> int:
@@ -104,7 +109,7 @@ def _forward(
     outputs_kernel[H, N, B](
         v, b, c, g, starts, A, states, o, entering, T, H, N,
         C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None, KEEP=entering is not None,
-        num_warps=sizes.warps, num_stages=sizes.stages,
+        num_warps=sizes.warps, num_stages=sizes.stages, maxnreg=sizes.registers if entering is None else None,
     )
     if not keep:
         return o, final_state, states.new_empty(0)
@@ -146,7 +151,7 @@ def _backward(
         gradients_kernel[H, count, B](
             v, b, c, g, starts, A, entering, do, dstates, dv, db, dc, dg, dA_shares, T, H, N, first, entering.shape[2],
             C=sizes.chunk, LEVELS=sizes.levels, SPAN=sizes.span, S=S, D=D, DOCUMENTS=starts is not None,
-            num_warps=sizes.warps, num_stages=sizes.stages,
+            num_warps=sizes.warps, num_stages=max(1, sizes.stages - 1),
         )
     return dv, db, dc, dg, dA_shares.sum(0).to(A.dtype), dinitial_state
 
