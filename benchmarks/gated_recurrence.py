@@ -5,7 +5,7 @@
 One run, the same inputs for all: median times (of the work alone, replayed as a CUDA graph, and launched from Python), memory beyond inputs,
 outputs and gradients, errors against float64, and the time of the first forward and backward on an empty cache. Then ours at T from 512 to 65,536
 with B·T constant, and at S, D of 64 and 128. The peer tunes itself for minutes at each new shape: "quick" leaves it at most four configurations a
-kernel, "full" all of them. Writes results/gated_recurrence.json.
+kernel, "full" all of them, compiled in parallel first. Writes results/gated_recurrence.json.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from hymo.ops.gated_recurrence import gated_recurrence
 
 B, T, H, S, D = 4, 4096, 40, 32, 32
 RESULTS = Path(__file__).parent / "results" / "gated_recurrence.json"
-FIRST_CALL = "first call"
+FIRST_CALL, PEER_SHARE = "first call", "peer share"        # of this script, run in a process of its own
 
 
 @triton.jit
@@ -65,15 +65,43 @@ def peer(tuning: str) -> Callable[..., Tensor] | None:
     if tuning == "none" or importlib.util.find_spec("fla") is None:
         return None
     if tuning == "quick":
-        begin = Autotuner.__init__
+        limit_tuning(lambda configs: configs[:: max(1, -(-len(configs) // 4))])
+    else:
+        compile_peer()
+    return chunk_gla
 
-        def begin_with_few(self: Autotuner, fn: Any, names: Any, configs: list[Any], *args: Any, **kwargs: Any) -> None:
-            begin(self, fn, names, configs[:: max(1, -(-len(configs) // 4))], *args, **kwargs)
 
-        Autotuner.__init__ = begin_with_few
+def chunk_gla(v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor) -> Tensor:
     from fla.ops.gla import chunk_gla
 
-    return lambda v, b, c, g, A: chunk_gla(c, b, v, g[..., None].float() * A, scale=1.0)[0]
+    o: Tensor = chunk_gla(c, b, v, g[..., None].float() * A, scale=1.0)[0]
+    return o
+
+
+def limit_tuning(choose: Callable[[list[Any]], list[Any]]) -> None:
+    """From now on a kernel is tuned over the chosen ones of its configurations only."""
+    begin = Autotuner.__init__
+
+    def begin_with_few(self: Autotuner, fn: Any, names: Any, configs: list[Any], *args: Any, **kwargs: Any) -> None:
+        begin(self, fn, names, choose(configs), *args, **kwargs)
+
+    Autotuner.__init__ = begin_with_few
+
+
+def compile_peer() -> None:
+    """Compile all of the peer's configurations, in as many processes as there are cores: tuning would compile them one by one, for minutes."""
+    begin, count = time.perf_counter(), min(16, os.cpu_count() or 1)
+    shares = [[sys.executable, "-W", "ignore", __file__, PEER_SHARE, str(share), str(count)] for share in range(count)]
+    for process in [subprocess.Popen(share, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for share in shares]:
+        process.wait()
+    print(f"compiling chunk_gla's configurations in {count} processes: {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def compile_share(share: int, count: int) -> None:
+    """Run the peer once with every count-th configuration of its kernels; what does not run here is left for the tuning to find out."""
+    limit_tuning(lambda configs: configs[share % len(configs) :: count])
+    inputs = draw(B, T)
+    chunk_gla(*inputs).sum().backward()
 
 
 def draw(rows: int, length: int, state: int = S, width: int = D) -> list[Tensor]:
@@ -198,4 +226,9 @@ def save(results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    first_call() if sys.argv[1:] == [FIRST_CALL] else main()
+    if sys.argv[1:] == [FIRST_CALL]:
+        first_call()
+    elif sys.argv[1:2] == [PEER_SHARE]:
+        compile_share(*map(int, sys.argv[2:]))
+    else:
+        main()
