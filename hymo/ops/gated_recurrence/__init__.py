@@ -26,46 +26,32 @@ dlog = suffix sums of c ⊙ dc − b ⊙ db, is shorter; but those two nearly ca
 
 **Reached** on one H200 at B4 T4096 H40 S32 D32 bf16, replayed as a CUDA graph (benchmarks/gated_recurrence.py; the log is beside it):
 
-    forward                  0.160 ms    0.011 GB beyond inputs and outputs
-    forward and backward     0.641 ms    0.107 GB
-    sequential, all states   3.172 ms    2.684 GB    forward alone
-    errors against float64   2.3e-3 to 4.8e-3 in bf16, at most 4e-7 in fp32; first call 9 to 11 s on an empty cache
+    forward                  0.120 ms    0.011 GB beyond inputs and outputs     chunk_gla, fully tuned: 0.644 ms, 0.357 GB
+    forward and backward     0.435 ms    0.096 GB                                                       2.683 ms, 0.840 GB
+    sequential, all states   3.170 ms    2.684 GB    forward alone
+    errors against float64   2.3e-3 to 3.2e-3 in bf16, at most 4e-7 in fp32; first call 9 to 13 s on an empty cache
 """
 
-import importlib.util
-import os
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from hymo.errors import KernelUnavailable, did_you_mean
+from hymo.ops.choice import resolve
 from hymo.ops.gated_recurrence.interface import OperandError, check_operands
 from hymo.ops.precision import without_autocast
 
 __all__ = ["IMPLS", "OperandError", "gated_recurrence", "resolve_impl"]
 
 IMPLS = ("auto", "reference", "chunked", "triton")
-TRITON_INSTALLED = importlib.util.find_spec("triton") is not None      # asked here: torch.compile cannot look into the search
 
 
 def resolve_impl(impl: str, device: torch.device | str) -> str:
-    """The implementation that `impl` means on `device`: "auto" is Triton on a CUDA device and chunked PyTorch elsewhere.
-
-    Raises KernelUnavailable with the reason when the one that was asked for by name cannot run there.
-    """
+    """See hymo/ops/choice.py; elsewhere than on a CUDA device "auto" is chunked PyTorch. Raises KernelUnavailable for an unknown name, too."""
     if impl not in IMPLS:
         raise KernelUnavailable(f"impl must be one of {', '.join(IMPLS)}, but got {impl=}{did_you_mean(impl, IMPLS)}")
-    kind = torch.device(device).type
-    if impl == "auto":
-        impl = "triton" if kind == "cuda" else "chunked"
-    if impl == "triton":
-        if not TRITON_INSTALLED:
-            raise KernelUnavailable("impl='triton' needs the triton package, but it is not installed; install it, or use impl='chunked'")
-        interpreted = kind == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-        if kind not in ("cuda", "meta") and not interpreted:
-            raise KernelUnavailable(f"impl='triton' must run on a CUDA device, but got {str(device)!r}; use 'chunked', or 'auto' to choose by device")
-    return impl
+    return resolve("gated_recurrence", impl, device, otherwise="chunked")
 
 
 def _implementation(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
