@@ -22,7 +22,7 @@ tokens/s, and memory beyond the weights at its peak:
     64, 32,768         2,204 (5.33 GiB)    1,388 (12.1 GiB)       4.9 (7.29 GiB)      1,068 (49.1 GiB)
 
 From 4k to 32k a row's state grows by 70.0 MiB, which is MLA's 160 numbers a token in 8 layers and nothing else; state and `stated` are equal to
-the byte.
+the byte. At 4k, replayed, kernels of convolution and SwiGLU made later give 209 and 7,091 tokens/s.
 """
 
 from __future__ import annotations
