@@ -33,6 +33,11 @@ def test_against_the_formula(impl):
     torch.testing.assert_close(y.cpu(), torch.tensor([expected]), rtol=1e-6, atol=1e-12)
 
 
+def test_float64_is_not_rounded():
+    x = torch.tensor([[1.0, 1.0]], dtype=torch.float64, device=DEVICE)
+    torch.testing.assert_close(swiglu(x, impl="triton").item(), 1 / (1 + math.exp(-1)), rtol=1e-15, atol=0)
+
+
 def test_operators_keep_their_promises():
     from hymo.ops.swiglu.triton import swiglu as operator
 
