@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from hymo.errors import RecipeError
+from hymo.train import cgroup
 
 # Dense bf16 tensor-core peaks of the makers' datasheets, TFLOP/s (without structured sparsity), by a name that stands in torch's device name.
 # The first that matches counts, so a longer name stands before the shorter one that it contains.
@@ -80,10 +81,11 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that a run could still take on the device, what torch holds and does not use included."""
+    """Memory that a run could still take: on a GPU, what torch holds and does not use included; on a CPU, within its job's or container's limits."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    available, allowed = int(psutil.virtual_memory().available), cgroup.bytes_left()
+    return available if allowed is None else min(available, allowed)
