@@ -39,6 +39,10 @@ class KernelUnavailable(HymoError):
     """A kernel was asked for by name and cannot run here."""
 
 
+class OperandError(HymoError, ValueError):
+    """Operands whose shapes, dtypes or devices do not fit together."""
+
+
 class DataError(HymoError):
     """A data source or tokenizer that cannot be read, or changed since the run began."""
 

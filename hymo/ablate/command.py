@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hymo import sizing
 from hymo.ablate import price
-from hymo.ablate.conduct import Site, conduct
+from hymo.ablate.conduct import Site, conduct, folder_of
 from hymo.ablate.definition import Experiment, load
 from hymo.ablate.engine import Engine, LocalEngine
-from hymo.ablate.plan import base_recipe, make_plan
-from hymo.ablate.store import Store
+from hymo.ablate.plan import Plan, base_recipe, make_plan
+from hymo.ablate.store import Store, read_json
 from hymo.ablate.table import show_plan, show_result
 from hymo.ablate.watch import Watch
 from hymo.environment import cores
 from hymo.errors import AblationError, did_you_mean
+from hymo.units import in_time
 
 if TYPE_CHECKING:
     import torch
@@ -58,10 +61,9 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
     jobs = options.jobs or (max(1, cores() // options.threads) if device.type == "cpu" else 1)
     store = Store(options.store)
     run_on = engine(options.on, store, jobs, device)
-    scale, per_flop = (options.scale, None) if options.scale else chosen_scale(experiments, overrides, options, jobs, device, screen)
-    plan = make_plan(
+    plan_at = partial(
+        make_plan,
         experiments,
-        scale=scale,
         seeds=options.seeds,
         overrides=overrides,
         only=options.arms,
@@ -70,6 +72,8 @@ def run(options: Options, screen: Console) -> dict[str, Any] | None:
         looks=options.looks,
         threads=options.threads,
     )
+    scale, per_flop = (options.scale, None) if options.scale else chosen_scale(experiments, overrides, options, plan_at, store, jobs, device, screen)
+    plan = plan_at(scale=scale)
     prices = price.price(plan, device, per_flop)
     whole = price.total(plan, prices, jobs, tries=len(options.rates))
     show_plan(screen, plan, prices, whole, jobs)
@@ -97,9 +101,20 @@ def split(words: Sequence[str]) -> tuple[list[Experiment], list[str]]:
 
 
 def chosen_scale(
-    experiments: Sequence[Experiment], overrides: Sequence[str], options: Options, jobs: int, device: torch.device, screen: Console
+    experiments: Sequence[Experiment],
+    overrides: Sequence[str],
+    options: Options,
+    plan_at: Callable[..., Plan],
+    store: Store,
+    jobs: int,
+    device: torch.device,
+    screen: Console,
 ) -> tuple[str, float | None]:
-    """The largest scale at which the whole ablation ends in time, said with its reasons, and the seconds that a FLOP took there if it was tried."""
+    """The largest scale at which the whole ablation ends in time, said with its reasons, and the seconds that a FLOP took there if it was tried.
+
+    What the machine has time for depends on what else it is doing, but the same command must ask the same question: a larger scale at which this
+    ablation was finished before is taken again.
+    """
     from hymo.recipe import scales
 
     name = experiments[0].base
@@ -111,10 +126,33 @@ def chosen_scale(
 
     recipes = {scale: base_recipe(experiments, scale, overrides, options.threads) for scale in [*known, "full"]}
     choice = price.choose_scale(str(name), recipes, runs, jobs, options.within, device)
+    need = choice.chosen
+    larger = [scale for scale, recipe in recipes.items() if sizing.work(recipe) > sizing.work(need.recipe)]
+    for scale in sorted(larger, key=lambda scale: -sizing.work(recipes[scale])):
+        if (why := finished_before(plan_at, scale, store, jobs, options.within)) is not None:
+            screen.print(why, markup=False, soft_wrap=True)
+            return scale, None
     for sentence in choice.words:
         screen.print(sentence, markup=False, soft_wrap=True)
-    need = choice.chosen
     return need.scale, None if need.bound else need.seconds / sizing.work(need.recipe)
+
+
+def finished_before(plan_at: Callable[..., Plan], scale: str, store: Store, jobs: int, within: float) -> str | None:
+    """What to say of a scale at which the same arms have a result in the store and the runs that it lacks end in time, as long as those took; else
+    None."""
+    if not any(store.root.glob(f"*-{scale}-*/result.json")):
+        return None
+    plan = plan_at(scale=scale)
+    result = read_json(folder_of(plan, store) / "result.json")
+    if result is None:
+        return None
+    took = [outcome.seconds for row in result["rows"] for key in row["keys"] if (outcome := store.outcome(key)) is not None]
+    lacks = len(plan.everything) * len(set(plan.seeds) - set(result["seeds"]))
+    left = lacks * mean(took) / jobs if took else float("inf")
+    if left > within:
+        return None
+    rest = f", and the {lacks} runs that it lacks take about {in_time(left)}" if lacks else ""
+    return f"scale {scale}, as before: the store has a result of these arms there{rest}. --scale takes another."
 
 
 def engine(on: str, store: Store, jobs: int, device: torch.device) -> Engine:

@@ -45,8 +45,8 @@ def conduct(plan: Plan, site: Site, *, fresh: bool = False, rates: Sequence[floa
     if rates:
         plan = tuned(plan, rates, _tried(tries(plan, rates), site, session, fresh))
     if needs_speeds(plan):
-        plan = matched_in_time(plan, speeds_of(plan, site, make_specs(plan, site, folder_of(plan, site))))
-    folder = folder_of(plan, site)
+        plan = matched_in_time(plan, speeds_of(plan, site, make_specs(plan, site, folder_of(plan, site.store))))
+    folder = folder_of(plan, site.store)
     specs = make_specs(plan, site, folder)
     if fresh:
         for spec in specs.values():
@@ -107,7 +107,7 @@ def speeds_of(plan: Plan, site: Site, specs: Specs) -> dict[str, dict[str, float
 
 def _tried(plan: Plan, site: Site, session: str, fresh: bool) -> Outcomes:
     """The outcomes of the tries of learning rates."""
-    specs = make_specs(plan, site, folder_of(plan, site))
+    specs = make_specs(plan, site, folder_of(plan, site.store))
     for spec in specs.values() if fresh else ():
         site.store.forget(spec.key)
     site.say(f"learning rates: {len(specs)} tries on seed {plan.seeds[0]}, which no verdict sees")
@@ -149,10 +149,10 @@ def as_run(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update={"run": recipe.run.model_copy(update={"seed": seed, "tracking": address(recipe.run.tracking)})})
 
 
-def folder_of(plan: Plan, site: Site) -> Path:
+def folder_of(plan: Plan, store: Store) -> Path:
     """What belongs to the same arms at the same scale has one folder in the store, whatever the number of seeds."""
     identity = "\n".join(f"{arm.label} {fingerprint(arm.recipe)} {arm.salt}" for arm in plan.everything)
-    return site.store.root / f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+    return store.root / f"{plan.name[:80]}-{plan.scale}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def arm_folder(folder: Path, arm: Arm) -> Path:

@@ -160,6 +160,11 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
             f"Speeds are not to be trusted: other programs held the processor while they were measured, which got {least:.0%} of its time; "
             "the same command measures them again."
         )
+    if any(" more seed" in row["words"] for row in arms):
+        said.append(
+            f"Seeds still needed are an estimate from these {len(result['seeds'])}: `--scale {result['scale']} --seeds N`, N in all, adds some "
+            "and reuses these runs."
+        )
     if result["reused"]:
         said.append(f"{result['reused']} of {result['runs']} runs were reused.")
     return said

@@ -128,11 +128,13 @@ def _device() -> str:
 
 
 def _kernels() -> str:
-    from hymo.ops.gated_recurrence import resolve_impl
+    from hymo.ops import gated_recurrence, linear_attention, linear_cross_entropy, short_conv, swiglu
     from hymo.train.parallel import find_device
 
     device = find_device("auto")
-    return f"gated recurrence runs as `{resolve_impl('auto', device)}` on {device.type}"
+    operations = (gated_recurrence, linear_attention, linear_cross_entropy, short_conv, swiglu)
+    chosen = (f"{operation.__name__.rpartition('.')[2]} `{operation.resolve_impl('auto', device)}`" for operation in operations)
+    return f"{', '.join(chosen)} on {device.type}"
 
 
 def _blocks() -> str:

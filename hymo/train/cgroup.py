@@ -20,10 +20,11 @@ def bytes_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
 
 def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     """Folder of each group, from the process's own up to the root, which in a container is all there is to see."""
-    for line in membership.read_text().splitlines() if membership.is_file() else []:
-        _, controllers, place = line.split(":", 2)
+    for line in _lines(membership):
+        _, _, rest = line.partition(":")
+        controllers, _, place = rest.partition(":")
         kind = next((name for name in controllers.split(",") if name in FILES), None)
-        if kind is not None:
+        if kind is not None and place.startswith("/"):
             top = root / kind
             own = top / place.lstrip("/")
             for folder in (own, *own.parents):
@@ -32,9 +33,16 @@ def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str
 
 
 def _left(folder: Path, limit: str, usage: str, cached: str) -> int | None:
-    try:
-        most, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
-        stat = dict(line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines())
-        return None if most == "max" else max(0, int(most) - used + int(stat.get(cached, 0)))
-    except (OSError, ValueError):       # no such controller here, or not ours to read
+    most, used = (_lines(folder / name)[0] for name in (limit, usage))
+    if not most.isdecimal() or not used.isdecimal():        # no such controller here, no limit ("max"), or not ours to read
         return None
+    given_back = [line.removeprefix(f"{cached} ") for line in _lines(folder / "memory.stat") if line.startswith(f"{cached} ")]
+    return max(0, int(most) - int(used) + sum(int(number) for number in given_back if number.isdecimal()))
+
+
+def _lines(file: Path) -> list[str]:
+    """One empty line where there is no such file to read. A group's name may hold any byte but a new line."""
+    try:
+        return file.read_text(errors="surrogateescape").strip("\n").split("\n")
+    except (OSError, ValueError):
+        return [""]

@@ -65,7 +65,7 @@ def test_an_ablation_from_plan_to_report_and_again(plan_of, site):
     assert [*plan.probes] == ["length", "mqar"]  # rows of 16 tokens are too short for a needle, and text is no task
     assert {(one["arm"], one["metric"]) for one in result["secondary"]} == {(a, m) for a in ("swap", "wide") for m in metrics}
 
-    folder = conducting.folder_of(plan, site)
+    folder = conducting.folder_of(plan, site.store)
     assert {**json.loads((folder / "result.json").read_text()), "folder": str(folder)} == json.loads(json.dumps(result))
 
     again = conduct(plan, site)

@@ -2,6 +2,10 @@ import json
 
 import pytest
 
+from hymo.ablate.conduct import folder_of
+from hymo.ablate.definition import load
+from hymo.ablate.plan import make_plan
+from hymo.ablate.store import Outcome, Status, Store, write_json
 from hymo.cli.ablate import planned_looks, planned_rates
 from hymo.errors import AblationError
 
@@ -26,6 +30,23 @@ def test_a_scale_is_chosen_and_explained(hymo):
     assert done.code == 0, done.err
     assert "6 runs, " in done.out
     assert "the largest of v1_0 that fits here" in done.out
+
+
+def test_the_same_command_asks_the_same_question(hymo, tmp_path):
+    """A result at a larger scale than there is time for now: its runs count, and what lacks must end in time by what they took."""
+    store, plan = Store(tmp_path / "ablations"), make_plan([load("softcap")], scale="mini", seeds=2)
+    folder = folder_of(plan, store)
+    folder.mkdir(parents=True)
+    write_json(folder / "result.json", {"rows": [{"keys": ["one"]}], "seeds": [0, 1]})
+    store.run("one").mkdir(parents=True)
+    store.write_outcome("one", Outcome(Status.FINISHED, seconds=20.0))
+    again = hymo("ablate", "softcap", "--seeds", "2", "--within", "1s", "--jobs", "2", "--dry-run")
+    assert "scale mini, as before: the store has a result of these arms there. --scale takes another." in again.out, again.err
+    lacks = len(plan.everything)        # a third seed of each arm
+    more = hymo("ablate", "softcap", "--seeds", "3", "--within", f"{10 * lacks + 1}s", "--jobs", "2", "--dry-run")
+    assert f"scale mini, as before: the store has a result of these arms there, and the {lacks} runs that it lacks take about" in more.out, more.err
+    assert "as before" not in hymo("ablate", "softcap", "--seeds", "3", "--within", f"{10 * lacks - 1}s", "--jobs", "2", "--dry-run").out
+    assert "as before" not in hymo("ablate", "softcap", "--seeds", "2", "--within", "1s", "--dry-run", "model.softcap=9").out
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,13 @@ import pytest
 
 from hymo.errors import KernelUnavailable
 from hymo.ops import choice
-from hymo.ops.choice import resolve
+from hymo.ops.choice import resolve as resolve_one_of
+
+KNOWN = ("auto", "reference", "chunked", "triton")
+
+
+def resolve(operation, impl, device, otherwise):
+    return resolve_one_of(operation, impl, KNOWN, device, otherwise)
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", "chunked"), ("meta", "chunked"), ("cuda", "triton"), ("cuda:1", "triton")])
@@ -27,3 +33,8 @@ def test_triton_by_name(monkeypatch):
 
 def test_any_other_name_stands():
     assert resolve("an_op", "reference", "cuda", otherwise="chunked") == "reference"
+
+
+def test_an_unknown_name():
+    with pytest.raises(KernelUnavailable, match="must be one of auto, reference, chunked, triton, but got impl='chunkd'; did you mean 'chunked'"):
+        resolve("an_op", "chunkd", "cpu", otherwise="chunked")

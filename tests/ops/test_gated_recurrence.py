@@ -221,6 +221,17 @@ def test_recomputed_states_give_the_gradients_of_kept_ones(monkeypatch):
         assert (value - kept[name]).norm() <= 1e-6 * kept[name].norm(), name
 
 
+@pytest.mark.parametrize("width", [16, 128])
+def test_no_rows(width):
+    device = "cuda" if CUDA else "cpu"
+    v, b, c = (torch.zeros(0, 5, 1, n, device=device, requires_grad=True) for n in (width, 128, 128))
+    g, A = torch.zeros(0, 5, 1, device=device, requires_grad=True), torch.zeros(1, 128, device=device, requires_grad=True)
+    o, final = gated_recurrence(v, b, c, g, A, impl="triton")
+    gradients = torch.autograd.grad(o.sum() + final.sum(), (v, b, c, g, A))
+    assert [tuple(x.shape) for x in gradients] == [tuple(x.shape) for x in (v, b, c, g, A)]
+    assert not gradients[-1].any()
+
+
 def test_checkpointed_gradients_are_the_same():
     inputs = seeded(20, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1, state=True)
     plain = run(partial(call, "triton"), inputs)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hymo.errors import OperandError
 from hymo.ops.short_conv import short_conv
 from hymo.testing.ops import OpContract, run
 
@@ -184,3 +185,29 @@ def test_torch_compile_without_a_graph_break():
     got = run(torch.compile(conv, fullgraph=True), inputs)
     for name, value in run(conv, inputs).items():
         torch.testing.assert_close(got[name], value)
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+class TestEdges:
+    def test_no_tokens(self, impl):
+        x, history = torch.randn(2, 0, 3, device=DEVICE[impl]), torch.randn(2, 3, 3, device=DEVICE[impl], requires_grad=True)
+        y, after = short_conv(x, torch.ones(3, 4, device=DEVICE[impl]), history_BWD=history, activation="silu", impl=impl)
+        torch.testing.assert_close(after, history)
+        assert torch.equal(torch.autograd.grad(y.sum() + 0 * after.sum(), history)[0], torch.zeros_like(history))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"weight_DW": torch.ones(5, 4)}, r"weight must have shape \(3, 4\)"),
+            ({"weight_DW": torch.ones(3, 0)}, "W > 0"),
+            ({"history_BWD": torch.ones(2, 2, 3)}, r"history must have shape \(2, 3, 3\)"),
+            ({"starts_BT": torch.ones(1, 6, dtype=torch.bool)}, r"starts must have shape \(2, 6\)"),
+            ({"starts_BT": torch.ones(2, 6)}, "starts must be bool"),
+            ({"activation": "relu"}, "activation must be None or 'silu'"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, impl, change, message):
+        inputs = {"x_BTD": torch.ones(2, 6, 3), "weight_DW": torch.ones(3, 4), **change}
+        on_device = {name: value.to(DEVICE[impl]) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+        with pytest.raises(OperandError, match=message):
+            short_conv(**on_device, impl=impl)

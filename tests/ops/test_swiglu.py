@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from hymo.errors import OperandError
 from hymo.ops.swiglu import swiglu
 from hymo.testing import OpContract
 
@@ -36,6 +37,13 @@ def test_against_the_formula(impl):
 def test_float64_is_not_rounded():
     x = torch.tensor([[1.0, 1.0]], dtype=torch.float64, device=DEVICE)
     torch.testing.assert_close(swiglu(x, impl="triton").item(), 1 / (1 + math.exp(-1)), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+@pytest.mark.parametrize("x", [torch.zeros(2, 5), torch.tensor(1.0), torch.zeros(2, 4, dtype=torch.int64)])
+def test_what_has_no_halves_is_refused(x, impl):
+    with pytest.raises(OperandError, match="its last axis even"):
+        swiglu(x.to(DEVICE), impl=impl)
 
 
 def test_operators_keep_their_promises():

@@ -46,3 +46,33 @@ def test_a_limit_bounds_what_a_run_may_take(monkeypatch):
     monkeypatch.setattr(cgroup, "bytes_left", lambda: 12345)
     assert free > 12345
     assert device.free_bytes(torch.device("cpu")) == 12345
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"0:/", b"\n\n", b"", b"0::job", b"\xff:\xff:\xff"])
+def test_membership_that_says_nothing(tmp_path, content):
+    group(tmp_path, V2, 500, 100, 0)
+    (tmp_path / "membership").write_bytes(content)
+    assert bytes_left(tmp_path, tmp_path / "membership") is None
+
+
+def test_a_name_may_hold_any_byte(tmp_path):
+    (tmp_path / "membership").write_bytes(b"0::/job\xff\x0b\n")
+    group(tmp_path / "job\udcff\x0b", V2, 500, 100, 0)
+    assert bytes_left(tmp_path, tmp_path / "membership") == 400
+
+
+@pytest.mark.parametrize(("limit", "usage"), [("", "1"), ("1", ""), ("many", "1"), ("-5", "1"), ("1.5", "1")])
+def test_numbers_that_are_none(tmp_path, limit, usage):
+    (tmp_path / "membership").write_text("0::/\n")
+    group(tmp_path, V2, limit, usage, 0)
+    assert bytes_left(tmp_path, tmp_path / "membership") is None
+
+
+@pytest.mark.parametrize("stat", [None, "", "\n", "inactive_file", "inactive_file many", "active_file 9"])
+def test_a_limit_holds_without_statistics(tmp_path, stat):
+    (tmp_path / "membership").write_text("0::/\n")
+    group(tmp_path, V2, 1000, 300, 0)
+    (tmp_path / "memory.stat").unlink()
+    if stat is not None:
+        (tmp_path / "memory.stat").write_text(stat)
+    assert bytes_left(tmp_path, tmp_path / "membership") == 700

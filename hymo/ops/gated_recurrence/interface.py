@@ -3,11 +3,8 @@
 import torch
 from torch import Tensor
 
-from hymo.errors import HymoError
-
-
-class OperandError(HymoError, ValueError):
-    """Operands whose shapes, dtypes or devices do not fit together."""
+from hymo.errors import OperandError
+from hymo.ops import operands
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -25,15 +22,12 @@ def check_operands(
     S = A_HS.shape[1]
     if T == 0:
         raise OperandError("the sequence must hold at least one token, but got T=0; leave the call out for an empty sequence")
-    expected = {"b": (b_BTHS, (B, T, H, S)), "c": (c_BTHS, (B, T, H, S)), "g": (g_BTH, (B, T, H)), "A": (A_HS, (H, S))}
-    if initial_state_BHSD is not None:
-        expected["initial_state"] = (initial_state_BHSD, (B, H, S, D))
-    if starts_BT is not None:
-        expected["starts"] = (starts_BT, (B, T))
-    for name, (operand, shape) in expected.items():
-        if tuple(operand.shape) != shape:
-            raise OperandError(f"{name} must have shape {shape} to fit v and A, but got {tuple(operand.shape)}; axes are (B, T, H, S or D)")
-        if operand.device != v_BTHD.device:
-            raise OperandError(f"{name} must be on v's device {v_BTHD.device}, but got {operand.device}; move it there")
-    if starts_BT is not None and starts_BT.dtype != torch.bool:
-        raise OperandError(f"starts must be bool, one flag a token, but got {starts_BT.dtype}; compare document ids to make it")
+    expected: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+        "b": (b_BTHS, (B, T, H, S)),
+        "c": (c_BTHS, (B, T, H, S)),
+        "g": (g_BTH, (B, T, H)),
+        "A": (A_HS, (H, S)),
+        "initial_state": (initial_state_BHSD, (B, H, S, D)),
+        "starts": (starts_BT, (B, T)),
+    }
+    operands.check_operands(v_BTHD, expected, "v and A, whose axes are (B, T, H, D) and (H, S)", starts_BT)

@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
-from hymo.ops.gated_recurrence.interface import OperandError
+from hymo.errors import OperandError
 from hymo.ops.gated_recurrence.kernels import entering_kernel, gradients_kernel, outputs_kernel, scan_kernel, states_kernel
 
 SCAN_TILE, SCAN_AHEAD = 128, 16         # numbers of a state that one program adds up, and boundaries that it loads at once
@@ -138,7 +138,7 @@ def _backward(
     dv, db, dc, dg = (torch.empty_like(x) for x in (v, b, c, g))
     N = dstates.shape[2] - 1
     dA_shares = A.new_empty(B * N, H, S, dtype=torch.float32)
-    group = N if sizes.keeps_chunks else max(1, SCRATCH // (kept[:, :, 0].nbytes * sizes.chunks))
+    group = N if sizes.keeps_chunks else max(1, SCRATCH // max(1, kept[:, :, 0].nbytes * sizes.chunks))
     for first in range(0, N, group):
         count = min(group, N - first)
         entering = kept

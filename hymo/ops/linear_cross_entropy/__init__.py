@@ -1,6 +1,6 @@
 """The output head and its loss in one operation, so that the logits of all tokens never exist at once."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,11 +10,12 @@ from hymo.ops.linear_cross_entropy import chunked, reference
 
 IGNORED = chunked.IGNORED       # the target of a row that no loss counts
 Impl = Literal["auto", "reference", "chunked", "triton"]
+IMPLS = get_args(Impl)
 
 
 def resolve_impl(impl: Impl, device: torch.device | str) -> str:
     """See hymo/ops/choice.py."""
-    return resolve("linear_cross_entropy", impl, device, otherwise="chunked")
+    return resolve("linear_cross_entropy", impl, IMPLS, device, otherwise="chunked")
 
 
 def linear_cross_entropy(

@@ -225,7 +225,7 @@ def _backward(
     x, weight, dy = x.contiguous(), weight.contiguous(), dy.contiguous()
     history, starts = (z if z is None else z.contiguous() for z in (history, starts))
     grid, constants = _launch(x, weight, BACKWARD_SPAN)
-    dx, dhistory = torch.empty_like(x), x.new_empty(0) if history is None else torch.empty_like(history)
+    dx, dhistory = torch.empty_like(x), x.new_empty(0) if history is None else torch.zeros_like(history)
     wide = torch.promote_types(x.dtype, torch.float32)
     shares = x.new_empty(grid[2] * grid[1], *weight.mT.shape, dtype=wide)
     backward_kernel[grid](
