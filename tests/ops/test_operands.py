@@ -25,5 +25,5 @@ def test_what_does_not_fit_is_refused(operand, message):
 
 
 def test_starts_are_flags():
-    with pytest.raises(OperandError, match="starts must be bool, one flag a token, but got torch.int64; compare document ids"):
+    with pytest.raises(OperandError, match=r"starts must be bool, one flag a token, but got torch\.int64; compare document ids"):
         check_operands(X, {}, "x", torch.zeros(2, dtype=torch.int64))
