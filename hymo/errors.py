@@ -31,7 +31,7 @@ class RegistryError(HymoError):
     """A block that is not registered, or registered twice."""
 
 
-class NotOffered(HymoError, NotImplementedError):
+class NotOffered(HymoError):
     """A block is asked for what its class does not offer: to be counted, to decode, to predict."""
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.utils.checkpoint import checkpoint
 
 from hymo.errors import KernelUnavailable
@@ -185,7 +185,7 @@ def test_the_operator_is_registered_for_torch_compile():
     from hymo.ops.gated_recurrence.triton import _forward
 
     inputs = seeded(3, dtype=torch.float32, device="cuda" if CUDA else "cpu", H=1, documents=True, state=True)
-    torch.library.opcheck(_forward, (*kernel_operands(inputs), True))
+    library.opcheck(_forward, (*kernel_operands(inputs), True))
 
 
 def test_states_are_kept_for_a_backward_only(monkeypatch):

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import library
 
 from hymo.errors import OperandError
 from hymo.ops.short_conv import short_conv
@@ -166,9 +167,9 @@ def test_the_operators_are_registered_for_torch_compile():
     starts = made["starts_BT"].to(x.device)
     leaves = [z.clone().requires_grad_() for z in (x, weight, history)]
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(_forward, (*leaves, starts, True), test_utils=tests)
-    torch.library.opcheck(_backward, (x, weight, history, starts, torch.ones_like(x), True), test_utils=tests)
-    torch.library.opcheck(_backward, (x, weight, None, None, torch.ones_like(x), False), test_utils=tests)
+    library.opcheck(_forward, (*leaves, starts, True), test_utils=tests)
+    library.opcheck(_backward, (x, weight, history, starts, torch.ones_like(x), True), test_utils=tests)
+    library.opcheck(_backward, (x, weight, None, None, torch.ones_like(x), False), test_utils=tests)
 
 
 @pytest.mark.parametrize("impl", ["reference", "triton"])

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch import library
 
 from hymo.errors import OperandError
 from hymo.ops.swiglu import swiglu
@@ -49,7 +50,7 @@ def test_what_has_no_halves_is_refused(x, impl):
 def test_operators_keep_their_promises():
     from hymo.ops.swiglu.triton import swiglu as operator
 
-    torch.library.opcheck(operator, (torch.randn(3, 12, device=DEVICE, requires_grad=True),))
+    library.opcheck(operator, (torch.randn(3, 12, device=DEVICE, requires_grad=True),))
 
 
 def test_compiles_in_one_graph():

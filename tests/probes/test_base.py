@@ -78,7 +78,7 @@ def test_a_name_is_given_once():
         @probe("mqar")
         class Other(Probe):
             def measure(self, subject):
-                raise NotImplementedError
+                return {}
 
 
 def test_planned_probes_are_checked_before_training(text_recipe):

@@ -1,4 +1,4 @@
-"""The recurrence in Triton: the order of launches, and their registration with torch.library, so that torch.compile and autograd see two operators.
+"""The recurrence in Triton: the order of launches, and their registration as two operators, which is what torch.compile and autograd see.
 
     forward    states, scan, outputs
     backward   states and scan turned round; gradients
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 import triton
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn import functional as F
 
 from hymo.errors import OperandError
@@ -92,7 +92,7 @@ def _kept_shape(v: Tensor, S: int) -> tuple[int, ...]:
     return B, H, triton.cdiv(T, sizes.chunk) if sizes.keeps_chunks else triton.cdiv(T, sizes.span) + 1, S, D
 
 
-@torch.library.custom_op("hymo::gated_recurrence", mutates_args=())
+@library.custom_op("hymo::gated_recurrence", mutates_args=())
 def _forward(
     v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor, initial_state: Tensor | None, starts: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,7 +124,7 @@ def _(v, b, c, g, A, initial_state, starts, keep):
     return v.new_empty(v.shape), v.new_empty(B, H, S, D, dtype=torch.float32), kept
 
 
-@torch.library.custom_op("hymo::gated_recurrence_backward", mutates_args=())
+@library.custom_op("hymo::gated_recurrence_backward", mutates_args=())
 def _backward(
     v: Tensor, b: Tensor, c: Tensor, g: Tensor, A: Tensor, starts: Tensor | None, kept: Tensor, do: Tensor, dfinal_state: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

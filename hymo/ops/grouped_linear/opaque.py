@@ -2,18 +2,17 @@
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 
 
-@torch.library.custom_op("hymo::grouped_linear", mutates_args=())
+@library.custom_op("hymo::grouped_linear", mutates_args=())
 def grouped_linear(x_ND: Tensor, weight_EFD: Tensor, ends_E: Tensor) -> Tensor:
     """See the package."""
     return F.grouped_mm(x_ND.contiguous(), weight_EFD.mT, offs=ends_E)
 
 
-@torch.library.custom_op("hymo::grouped_linear_weight", mutates_args=())
+@library.custom_op("hymo::grouped_linear_weight", mutates_args=())
 def _weight_gradient(grad_NF: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
     return F.grouped_mm(grad_NF.contiguous().mT, x_ND.contiguous(), offs=ends_E)
 

@@ -1,4 +1,4 @@
-"""The convolution in Triton, and its registration with torch.library, so that torch.compile and autograd see two operators.
+"""The convolution in Triton, and its registration as two operators, which is what torch.compile and autograd see.
 
 One program walks SPAN tokens of a strip of channels in order. What a token looks back on stays in registers, so every number is loaded and converted
 once and every sigmoid is taken once, and only the W−1 tokens around a span are read by two programs. The backward computes the convolution again: it
@@ -13,7 +13,7 @@ store, and it is the loads under way that hide the memory's latency.
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 CHANNELS, WARPS = 128, 1                    # of a program: four channels a thread
@@ -202,7 +202,7 @@ def _launch(x: Tensor, weight: Tensor, span: int) -> tuple[tuple[int, int, int],
     return (triton.cdiv(D, channels), triton.cdiv(T, span), B), constants
 
 
-@torch.library.custom_op("hymo::short_conv", mutates_args=())
+@library.custom_op("hymo::short_conv", mutates_args=())
 def _forward(x: Tensor, weight: Tensor, history: Tensor | None, starts: Tensor | None, silu: bool) -> Tensor:
     x, weight = x.contiguous(), weight.contiguous()
     history, starts = (z if z is None else z.contiguous() for z in (history, starts))
@@ -217,7 +217,7 @@ def _(x, weight, history, starts, silu):
     return x.new_empty(x.shape)
 
 
-@torch.library.custom_op("hymo::short_conv_backward", mutates_args=())
+@library.custom_op("hymo::short_conv_backward", mutates_args=())
 def _backward(
     x: Tensor, weight: Tensor, history: Tensor | None, starts: Tensor | None, dy: Tensor, silu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

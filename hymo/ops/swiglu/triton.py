@@ -7,7 +7,7 @@
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 ROWS, COLUMNS, WARPS = 4, 256, 4        # of a program's tile: 16 bytes of bf16 a thread
 
@@ -44,7 +44,7 @@ def _grid(count: int, width: int) -> tuple[int, int]:
     return triton.cdiv(count, ROWS), triton.cdiv(width, COLUMNS)
 
 
-@torch.library.custom_op("hymo::swiglu", mutates_args=())
+@library.custom_op("hymo::swiglu", mutates_args=())
 def swiglu(gate_up: Tensor) -> Tensor:
     """See the package."""
     gate_up, width = gate_up.contiguous(), gate_up.shape[-1] // 2
@@ -55,7 +55,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return y
 
 
-@torch.library.custom_op("hymo::swiglu_backward", mutates_args=())
+@library.custom_op("hymo::swiglu_backward", mutates_args=())
 def _backward(gate_up: Tensor, dy: Tensor) -> Tensor:
     gate_up, dy, width = gate_up.contiguous(), dy.contiguous(), dy.shape[-1]
     dx = torch.empty_like(gate_up)
